@@ -1,0 +1,32 @@
+# qturn_library(name SOURCES... DEPENDS...): one folder, one object library, with our warnings.
+
+function(qturn_warnings target)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wconversion
+                                           -Wno-sign-conversion)
+  if(QTURN_WERROR)
+    target_compile_options(${target} PRIVATE -Werror)
+  endif()
+endfunction()
+
+function(qturn_library name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_library(${name} OBJECT ${arg_SOURCES})
+  target_include_directories(${name} PUBLIC "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}")
+  target_link_libraries(${name} PUBLIC ${arg_DEPENDS})
+  qturn_warnings(${name})
+endfunction()
+
+# qturn_test(name SOURCES... DEPENDS... [LABELS...] [TIMEOUT s]): a doctest program; ctest counts each
+# TEST_CASE. A case that prints "SKIPPED: reason" is counted as skipped, never as passed.
+function(qturn_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPENDS;LABELS" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE ${arg_DEPENDS} qturn_test_main)
+  qturn_warnings(${name})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 300)
+  endif()
+  doctest_discover_tests(
+    ${name} TEST_PREFIX "${name}: " ADD_LABELS 0
+    PROPERTIES TIMEOUT ${arg_TIMEOUT} SKIP_REGULAR_EXPRESSION "SKIPPED: " LABELS "${arg_LABELS}")
+endfunction()
