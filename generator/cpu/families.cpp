@@ -1,0 +1,7 @@
+#include "generator/cpu/families.hpp"
+
+namespace quarterturn::cpu {
+
+std::vector<const Family*> families() { return {}; }
+
+}  // namespace quarterturn::cpu

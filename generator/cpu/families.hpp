@@ -1,0 +1,12 @@
+// The kernel families of the CPU back end; each is one file here and one in templates/cpu/.
+#pragma once
+
+#include <vector>
+
+#include "generator/family.hpp"
+
+namespace quarterturn::cpu {
+
+std::vector<const Family*> families();
+
+}  // namespace quarterturn::cpu

@@ -1,0 +1,71 @@
+#include "generator/family.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "generator/cpu/families.hpp"
+
+namespace quarterturn {
+
+std::span<const Family* const> families() {
+  static const auto all = cpu::families();
+  return all;
+}
+
+const Family* find_family(std::string_view name) {
+  for (const Family* family : families())
+    if (family->name() == name) return family;
+  return nullptr;
+}
+
+Variant Family::default_variant(const Problem& problem, const Target& target) const {
+  Variant variant{std::string(name()), revision(), {}};
+  for (const auto& parameter : parameters(problem, target))
+    variant.values[parameter.name] = parameter.values.front();
+  return variant;
+}
+
+std::vector<Variant> Family::variants(const Problem& problem, const Target& target) const {
+  std::vector<Variant> out;
+  const auto axes = parameters(problem, target);
+  std::vector<std::size_t> at(axes.size(), 0);
+  for (bool more = true; more;) {
+    Variant variant{std::string(name()), revision(), {}};
+    for (std::size_t i = 0; i < axes.size(); ++i)
+      variant.values[axes[i].name] = axes[i].values[at[i]];
+    if (illegal(problem, target, variant).empty()) out.push_back(std::move(variant));
+    more = false;
+    for (std::size_t i = 0; i < axes.size() && !more; ++i) {
+      more = ++at[i] < axes[i].values.size();
+      if (!more) at[i] = 0;
+    }
+  }
+  return out;
+}
+
+Status Family::check(const Problem& problem, const Target& target, const Variant& variant) const {
+  if (variant.family != name() || variant.revision != revision())
+    return Status(Code::invalid_argument,
+                  fmt::format("{} is not a variant of {}/{}", variant.text(), name(), revision()));
+  const auto axes = parameters(problem, target);
+  if (variant.values.size() != axes.size())
+    return Status(Code::invalid_argument, fmt::format("{} needs {} parameters, {} given", name(),
+                                                      axes.size(), variant.values.size()));
+  for (const auto& axis : axes) {
+    const auto found = variant.values.find(axis.name);
+    if (found == variant.values.end())
+      return Status(Code::invalid_argument,
+                    fmt::format("{} lacks parameter '{}'", variant.text(), axis.name));
+    if (std::find(axis.values.begin(), axis.values.end(), found->second) == axis.values.end())
+      return Status(Code::invalid_argument,
+                    fmt::format("{}: {} = {} is not one of {}", name(), axis.name, found->second,
+                                fmt::join(axis.values, ", ")));
+  }
+  if (const auto reason = illegal(problem, target, variant); !reason.empty())
+    return Status(Code::invalid_argument, fmt::format("{}: {}", variant.text(), reason));
+  return {};
+}
+
+}  // namespace quarterturn

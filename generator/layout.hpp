@@ -1,0 +1,36 @@
+// How the codes and scales of an MXFP4 operand [rows, K] lie in memory, and how many bytes they
+// take.
+//
+//   plain        codes [rows, K/2], low nibble = even element; scales [rows, K/32], one byte a
+//   block 128x4        codes as plain; scales in the 128 x 4 tiles that Blackwell's tensor cores
+//   read aiter        scales and codes shuffled as gfx950 kernels read them e5m2         one FP8
+//   E5M2 byte an element, relative to the row's reference exponent (Hopper) int8_rows    one int8
+//   an element, 2q shifted by the block's exponent relative to the row (Hopper) int8_blocks  one
+//   int8 an element, 2q; beside them for each block its scale as fp32, halved (CPU A operand)
+//   panel16      panels of 16 rows; for each block of K: 256 bytes of codes in the order in which a
+//   dot
+//                product by fours takes them, then the 16 scale bytes (CPU weights, every M)
+//   permuted     packed 4-bit codes permuted for register decoding (NVIDIA weights)
+#pragma once
+
+#include <cstdint>
+
+#include "generator/enums.hpp"
+
+namespace quarterturn {
+
+struct OperandBytes {
+  std::int64_t codes = 0;   ///< bytes behind qt_tensor::data
+  std::int64_t scales = 0;  ///< bytes behind qt_tensor::scales; 0 where they lie among the codes
+};
+
+/// Bytes of an operand of `rows` x `k` elements; k is padded to 32 (and to `padding` where that is
+/// larger).
+OperandBytes operand_bytes(Layout layout, std::int64_t rows, std::int64_t k,
+                           std::int64_t padding = 32);
+
+/// Bytes from one row (or panel of rows, for panel layouts) of codes to the next when tightly
+/// packed.
+std::int64_t packed_stride(Layout layout, std::int64_t k);
+
+}  // namespace quarterturn

@@ -1,0 +1,258 @@
+#include "generator/problem.hpp"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+namespace quarterturn {
+namespace {
+
+template <class E>
+std::string print(E value) {
+  return std::string(name_of(value));
+}
+std::string print(const Extent& extent) {
+  return extent.is_static() ? fmt::format("{}", extent.lo)
+                            : fmt::format("{}..{}", extent.lo, extent.hi);
+}
+std::string print(std::int32_t value) { return fmt::format("{}", value); }
+
+bool parse_integer(std::string_view text, std::int64_t& out) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+template <class E>
+bool parse(std::string_view text, E& out) {
+  const auto value = parse_enum<E>(text);
+  if (value) out = *value;
+  return value.has_value();
+}
+bool parse(std::string_view text, Extent& out) {
+  const auto dots = text.find("..");
+  if (dots == std::string_view::npos) return parse_integer(text, out.lo) && (out.hi = out.lo, true);
+  return parse_integer(text.substr(0, dots), out.lo) &&
+         parse_integer(text.substr(dots + 2), out.hi);
+}
+bool parse(std::string_view text, std::int32_t& out) {
+  std::int64_t wide = 0;
+  if (!parse_integer(text, wide) || wide != static_cast<std::int32_t>(wide)) return false;
+  out = static_cast<std::int32_t>(wide);
+  return true;
+}
+
+Status set_field(Problem& problem, std::string_view name, std::string_view text) {
+#define X(type, field, value)                                                    \
+  if (name == #field) {                                                          \
+    if (parse(text, problem.field)) return {};                                   \
+    return Status(Code::invalid_problem,                                         \
+                  fmt::format("problem field '{}' cannot be '{}'", name, text)); \
+  }
+  QTURN_PROBLEM_FIELDS(X)
+#undef X
+  return Status(Code::invalid_problem, fmt::format("no problem field is called '{}'", name));
+}
+
+Status bad(std::string message) { return Status(Code::invalid_problem, std::move(message)); }
+
+Status check_extent(std::string_view name, const Extent& extent, std::int64_t least) {
+  if (extent.lo < least || extent.hi < extent.lo)
+    return bad(fmt::format("{} is {}: it must be a size, or a range lo..hi with {} <= lo <= hi",
+                           name, print(extent), least));
+  return {};
+}
+
+bool multiplies(Op op) {
+  return op == Op::gemm || op == Op::hadamard_gemm || op == Op::gemm_quantize;
+}
+
+// A static contraction axis is a feature dimension: a remainder there is the caller's fault. A
+// run-time one counts tokens and is padded.
+Status check_contraction(std::string_view name, const Extent& extent, const Problem& problem) {
+  const std::int64_t unit = padding_unit(problem);
+  if (!extent.is_static() || problem.role == Role::wgrad || extent.lo % unit == 0) return {};
+  return bad(
+      fmt::format("{} = {} is not a multiple of {}: the contraction axis of features must be a "
+                  "multiple of the MX "
+                  "block 32 and of the rotation size ({}). Pad the feature dimension, choose "
+                  "another rotation, or "
+                  "state a run-time range if these are tokens",
+                  name, extent.lo, unit, problem.rotation));
+}
+
+}  // namespace
+
+std::string Problem::key() const {
+  static const Problem defaults;
+  std::string out;
+#define X(type, name, value)      \
+  if (!(name == defaults.name)) { \
+    if (!out.empty()) out += ' '; \
+    out += #name "=";             \
+    out += print(name);           \
+  }
+  QTURN_PROBLEM_FIELDS(X)
+#undef X
+  return out;
+}
+
+Result<Problem> parse_problem(std::string_view key) {
+  Problem problem;
+  while (!key.empty()) {
+    const auto space = key.find(' ');
+    const auto word = key.substr(0, space);
+    key = space == std::string_view::npos ? std::string_view{} : key.substr(space + 1);
+    if (word.empty()) continue;
+    const auto equals = word.find('=');
+    if (equals == std::string_view::npos)
+      return bad(fmt::format("'{}' is not of the form field=value", word));
+    if (auto status = set_field(problem, word.substr(0, equals), word.substr(equals + 1));
+        !status.ok())
+      return status;
+  }
+  return problem;
+}
+
+bool clips(ScaleRule rule) {
+  switch (rule) {
+    case ScaleRule::floor:
+    case ScaleRule::even:
+    case ScaleRule::quest:
+    case ScaleRule::quest_qutlass:
+    case ScaleRule::search:
+      return true;
+    case ScaleRule::rceil:
+    case ScaleRule::ceil:
+    case ScaleRule::ts34:
+      return false;
+  }
+  return true;
+}
+
+bool is_stochastic(Rounding rounding) {
+  return rounding == Rounding::sr16 || rounding == Rounding::sr22 || rounding == Rounding::sr8;
+}
+
+std::int64_t padding_unit(const Problem& problem) {
+  return problem.rotation > 32 ? problem.rotation : 32;
+}
+
+std::int64_t bytes_of(DType type) {
+  switch (type) {
+    case DType::bf16:
+    case DType::f16:
+      return 2;
+    case DType::f32:
+      return 4;
+    case DType::none:
+    case DType::mxfp4:
+      return 0;
+  }
+  return 0;
+}
+
+namespace {
+
+Status check_numerics(const Problem& p) {
+  const auto g = p.rotation;
+  if (g != 0 && g != 16 && g != 32 && g != 64 && g != 128 && g != 256)
+    return bad(fmt::format("rotation = {}: it must be 0 (none), 16, 32, 64, 128 or 256", g));
+  if (g == 0 && p.signs != Signs::none)
+    return bad(
+        fmt::format("signs = {} without a rotation: random signs belong to a Hadamard rotation; "
+                    "set rotation, or signs = none",
+                    name_of(p.signs)));
+  if (p.scale_block == ScaleBlock::b32x32) {
+    if (g != 0)
+      return bad(
+          "scale_block = 32x32 with a rotation: a rotated weight and its transpose differ, so they "
+          "cannot share codes; use 1x32, or rotation = 0");
+    if (p.scale_rule != ScaleRule::floor && p.scale_rule != ScaleRule::even &&
+        p.scale_rule != ScaleRule::rceil && p.scale_rule != ScaleRule::ceil)
+      return bad(fmt::format(
+          "scale_rule = {} with scale_block = 32x32: floor, even, rceil or ceil are allowed",
+          name_of(p.scale_rule)));
+  }
+  const bool stochastic = is_stochastic(p.a_rounding) || is_stochastic(p.b_rounding);
+  if (stochastic && clips(p.scale_rule) && p.biased == BiasedRounding::refused)
+    return bad(fmt::format(
+        "stochastic rounding with scale_rule = {} is biased, because that rule clips; use "
+        "rceil, ceil or ts34, or allow it with biased = allowed",
+        name_of(p.scale_rule)));
+  return {};
+}
+
+bool high_precision(DType type) {
+  return type == DType::bf16 || type == DType::f16 || type == DType::f32;
+}
+
+Status check_types(const Problem& p) {
+  const auto needs = [](std::string_view field, DType given, std::string_view allowed) {
+    return bad(fmt::format("{} = {}: this op takes {}", field, name_of(given), allowed));
+  };
+  switch (p.op) {
+    case Op::quantize:
+    case Op::hadamard:
+      if (!high_precision(p.a_type)) return needs("a_type", p.a_type, "bf16, f16 or f32");
+      if (p.op == Op::quantize && p.d_type != DType::mxfp4)
+        return needs("d_type", p.d_type, "mxfp4");
+      if (p.op == Op::hadamard && !high_precision(p.d_type))
+        return needs("d_type", p.d_type, "bf16, f16 or f32");
+      return {};
+    case Op::dequantize:
+    case Op::pack:
+      if (p.a_type != DType::mxfp4) return needs("a_type", p.a_type, "mxfp4");
+      if (p.op == Op::pack && p.d_type != DType::mxfp4) return needs("d_type", p.d_type, "mxfp4");
+      if (p.op == Op::dequantize && !high_precision(p.d_type))
+        return needs("d_type", p.d_type, "bf16, f16 or f32");
+      return {};
+    case Op::gemm:
+      if (p.b_type != DType::mxfp4)
+        return needs("b_type", p.b_type, "mxfp4 (for high precision, use hadamard_gemm)");
+      if (p.a_type == DType::none)
+        return needs("a_type", p.a_type, "mxfp4, or bf16, f16, f32 (weight-only)");
+      if (!high_precision(p.d_type)) return needs("d_type", p.d_type, "bf16, f16 or f32");
+      return {};
+    case Op::hadamard_gemm:
+      if (!high_precision(p.a_type)) return needs("a_type", p.a_type, "bf16, f16 or f32");
+      if (p.b_type == DType::none)
+        return needs("b_type", p.b_type, "bf16, f16, f32, or mxfp4 (a prepared weight)");
+      if (!high_precision(p.d_type)) return needs("d_type", p.d_type, "bf16, f16 or f32");
+      return {};
+    case Op::gemm_quantize:
+      if (p.a_type == DType::none || p.b_type == DType::none)
+        return needs("a_type", p.a_type, "two operands");
+      if (p.d_type != DType::mxfp4) return needs("d_type", p.d_type, "mxfp4");
+      return {};
+  }
+  return bad("unknown op");
+}
+
+}  // namespace
+
+Status validate(const Problem& p) {
+  if (auto s = check_extent("m", p.m, 0); !s.ok()) return s;
+  if (auto s = check_extent("k", p.k, p.k.is_static() && p.role != Role::wgrad ? 1 : 0); !s.ok())
+    return s;
+  if (multiplies(p.op)) {
+    if (auto s = check_extent("n", p.n, 1); !s.ok()) return s;
+  } else if (p.n != Extent{}) {
+    return bad(fmt::format("n = {}: this op has one operand, A [m, k]; leave n at 0", print(p.n)));
+  }
+  if (auto s = check_extent("batch", p.batch, 1); !s.ok()) return s;
+  if (auto s = check_extent("groups", p.groups, 1); !s.ok()) return s;
+  if (auto s = check_types(p); !s.ok()) return s;
+  if (auto s = check_numerics(p); !s.ok()) return s;
+  if (p.op == Op::hadamard && p.rotation == 0)
+    return bad("op hadamard needs a rotation size: 16, 32, 64, 128 or 256");
+  const bool along_rows = multiplies(p.op) || p.copies != Copies::columns;
+  if (along_rows)
+    if (auto s = check_contraction("k", p.k, p); !s.ok()) return s;
+  if (!multiplies(p.op) && p.copies != Copies::rows && p.m.is_static() && p.role == Role::none)
+    if (auto s = check_contraction("m", p.m, p); !s.ok()) return s;
+  if (p.accumulate == Accumulate::accumulate && !multiplies(p.op))
+    return bad("accumulate needs a GEMM: this op overwrites its result");
+  return {};
+}
+
+}  // namespace quarterturn
