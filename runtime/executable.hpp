@@ -1,0 +1,63 @@
+// Executable: a plan whose kernels are loaded. Running it touches nothing but memory of the caller.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "generator/family.hpp"
+#include "runtime/backend.hpp"
+
+namespace quarterturn {
+
+/// Immutable and shareable between threads. The tuner and the dispatcher run candidates and winners
+/// by this one path, so what was measured is what is served.
+class Executable {
+ public:
+  /// Compiles or finds, and loads, every step. Fails with the first step's reason and its compile
+  /// log.
+  static Result<std::shared_ptr<const Executable>> build(Backend& backend, const Problem& problem,
+                                                         const Plan& plan);
+
+  /// The prebuilt kernels' form of a problem: no compiler involved, slower.
+  static Result<std::shared_ptr<const Executable>> prebuilt(Backend& backend,
+                                                            const Problem& problem);
+
+  const Problem& problem() const { return problem_; }
+  const Plan& plan() const { return plan_; }
+  const std::vector<Binary>& binaries() const {
+    return binaries_;
+  }  ///< one a step; empty when prebuilt
+
+  /// Layouts this plan reads its operands in, and writes its result in.
+  Layout a_layout() const { return a_layout_; }
+  Layout b_layout() const { return b_layout_; }
+
+  /// The most over the problem's extents, in bytes.
+  std::int64_t workspace_bytes() const { return workspace_bytes_; }
+
+  /// Runs all steps. `args` holds this call's sizes, operands and workspace; sizes must lie in the
+  /// extents.
+  Status run(const qt_args& args, void* stream) const;
+
+ private:
+  struct LoadedStep {
+    StepKind kind;
+    const Family* family;  ///< null for a prebuilt kernel
+    Variant variant;
+    Problem problem;
+    std::shared_ptr<const Kernel> kernel;
+  };
+
+  Problem problem_;
+  Plan plan_;
+  Target target_;
+  const Backend* backend_ = nullptr;
+  std::vector<LoadedStep> steps_;
+  std::vector<Binary> binaries_;
+  Layout a_layout_ = Layout::plain, b_layout_ = Layout::plain;
+  std::int64_t workspace_bytes_ = 0;
+};
+
+}  // namespace quarterturn

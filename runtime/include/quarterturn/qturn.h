@@ -1,0 +1,330 @@
+/* qturn.h: the C interface of Quarterturn, Hadamard-MXFP4 matrix products tuned for the machine at
+ * hand.
+ *
+ * In short: create a context for a device; describe a problem with the range of its run-time
+ * dimension; prepare it once (this may compile, load and read the tuning database); run it many
+ * times (this never compiles, loads, allocates, locks, reads a file or synchronises).
+ *
+ *   A is [M, K], B is [N, K], D = alpha * A * B^T + beta * C is [M, N]; all row-major, K is
+ * contracted. Rotation and MX blocks (32 elements, one E8M0 scale) run along K. Fprop Y = X W^T,
+ * Dgrad dX = dY W, Wgrad dW = dY^T X: see qturn_problem about transposed storage.
+ *
+ * Conventions
+ * 1. Every function returns a qturn_status: QTURN_OK is 0; other numbers are stable and never
+ * reused. qturn_last_error() gives the calling thread's last message: what was given, what is
+ * allowed, what to do.
+ * 2. Results come through the last argument, and are untouched when the status is not QTURN_OK.
+ * 3. Every struct begins with struct_size. Initialise with the matching qturn_*_init, which fills
+ * defaults; members added by later versions keep the old meaning at their default.
+ * 4. Sizes are int64_t elements unless a name ends in _bytes. Enumerations are int32_t.
+ * 5. Threads: a context and its plans and weights may be used by many threads at once, except that
+ * a weight must not be refreshed or destroyed while a run uses it. Destroy plans and weights before
+ *    their context (a context that still has some stays alive until the last of them is destroyed).
+ * 6. Memory: the caller owns operands, results and workspace; the library owns its handles. On a
+ * GPU, operand pointers are device pointers; on the CPU, host pointers. Pointers need the alignment
+ * of their element type only, unless a plan states more.
+ * 7. After fork, a child may use a CPU context that its parent made (it runs on the calling thread
+ * alone).
+ * 8. The library never writes to stdout or stderr, aborts, throws across this interface, or changes
+ *    process-wide state. What it has to say goes to the log callback.
+ */
+#ifndef QTURN_H
+#define QTURN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define QTURN_API __attribute__((visibility("default")))
+#else
+#define QTURN_API
+#endif
+
+#define QTURN_VERSION_MAJOR 0
+#define QTURN_VERSION_MINOR 1
+#define QTURN_VERSION_PATCH 0
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct qturn_context qturn_context; /* device, libraries, database layers; thread-safe */
+typedef struct qturn_plan qturn_plan;       /* one prepared problem: immutable, shareable */
+typedef struct qturn_weight qturn_weight;   /* a prepared weight: packed once, run often */
+typedef int32_t qturn_status;
+
+/* ---- status codes: 1xx argument, 2xx machine, 3xx compilation, 4xx files and databases ---- */
+enum {
+  QTURN_OK = 0,
+  QTURN_INVALID_ARGUMENT = 100,
+  QTURN_INVALID_PROBLEM = 101,
+  QTURN_NOT_SUPPORTED = 102,
+  QTURN_OUT_OF_RANGE = 103,
+  QTURN_WRONG_OPERAND = 104,
+  QTURN_WORKSPACE_TOO_SMALL = 105,
+  QTURN_MISALIGNED = 106,
+  QTURN_UNKNOWN_NAME = 107,
+  QTURN_NO_DEVICE = 200,
+  QTURN_NO_DRIVER = 201,
+  QTURN_NO_COMPILER = 202,
+  QTURN_OUT_OF_MEMORY = 203,
+  QTURN_BUSY = 204,
+  QTURN_CAPTURING = 205,
+  QTURN_INTERRUPTED = 206,
+  QTURN_LAUNCH_FAILED = 207,
+  QTURN_COMPILE_FAILED = 300,
+  QTURN_COMPILE_TIMEOUT = 301,
+  QTURN_REJECTED = 302,
+  QTURN_QUARANTINED = 303,
+  QTURN_MISS = 400,
+  QTURN_NOT_OURS = 401,
+  QTURN_NEWER_VERSION = 402,
+  QTURN_DAMAGED = 403,
+  QTURN_IO_ERROR = 404,
+  QTURN_READ_ONLY = 405,
+  QTURN_DISK_FULL = 406,
+  QTURN_NETWORK_FILESYSTEM = 407,
+  QTURN_INTERNAL = 900
+};
+
+/* ---- the vocabulary of a problem ---- */
+enum {
+  QTURN_OP_QUANTIZE = 0,      /* X [m, k] high precision -> MXFP4 codes and scales */
+  QTURN_OP_GEMM = 1,          /* A MXFP4 or high precision (weight-only), B MXFP4 */
+  QTURN_OP_HADAMARD_GEMM = 2, /* operands in high precision; B may be a prepared weight (MXFP4) */
+  QTURN_OP_GEMM_QUANTIZE = 3, /* a GEMM whose result is rotated, rounded and packed */
+  QTURN_OP_DEQUANTIZE = 4,    /* MXFP4 -> high precision: code value times 2^(scale byte - 127) */
+  QTURN_OP_HADAMARD = 5,      /* the rotation alone */
+  QTURN_OP_PACK = 6           /* MXFP4 codes and scales from one layout to another */
+};
+enum { QTURN_ROLE_NONE = 0, QTURN_FPROP = 1, QTURN_DGRAD = 2, QTURN_WGRAD = 3 };
+enum { QTURN_TYPE_NONE = 0, QTURN_BF16 = 1, QTURN_F16 = 2, QTURN_F32 = 3, QTURN_MXFP4 = 4 };
+enum {
+  QTURN_LAYOUT_CHOSEN = 0, /* prepare picks the layout: ask qturn_plan_operand */
+  QTURN_LAYOUT_PLAIN = 1,  /* codes [rows, K/2], low nibble = even element; scales [rows, K/32] */
+  QTURN_LAYOUT_128X4 = 2,
+  QTURN_LAYOUT_AITER = 3,
+  QTURN_LAYOUT_E5M2 = 4,
+  QTURN_LAYOUT_INT8_ROWS = 5,
+  QTURN_LAYOUT_INT8_BLOCKS = 6,
+  QTURN_LAYOUT_PANEL16 = 7,
+  QTURN_LAYOUT_PERMUTED = 8
+};
+enum { QTURN_MAJOR_K = 0, QTURN_MAJOR_ROWS = 1 };
+enum {
+  QTURN_SCALE_FLOOR = 0, /* OCP MX 1.0: 2^(floor(log2 amax) - 2); clips */
+  QTURN_SCALE_EVEN = 1,
+  QTURN_SCALE_RCEIL = 2, /* default: the least power of two with amax / scale <= 6; never clips */
+  QTURN_SCALE_CEIL = 3,
+  QTURN_SCALE_TS34 = 4,
+  QTURN_SCALE_QUEST = 5,
+  QTURN_SCALE_QUEST_QUTLASS = 6,
+  QTURN_SCALE_SEARCH = 7
+};
+enum { QTURN_SCALE_1X32 = 0, QTURN_SCALE_32X32 = 1 };
+enum {
+  QTURN_RNE = 0,  /* to nearest, ties to the even code */
+  QTURN_SR16 = 1, /* stochastic, 16 random bits an element */
+  QTURN_SR22 = 2,
+  QTURN_SR8 = 3,
+  QTURN_HALF_AWAY = 4,
+  QTURN_HALF_TO_ZERO = 5
+};
+enum { QTURN_SIGNS_NONE = 0, QTURN_SIGNS_FIXED = 1, QTURN_SIGNS_PER_CALL = 2 };
+enum { QTURN_COPIES_ROWS = 0, QTURN_COPIES_COLUMNS = 1, QTURN_COPIES_BOTH = 2 };
+enum {
+  QTURN_EPILOGUE_NONE = 0,
+  QTURN_EPILOGUE_GELU = 1,
+  QTURN_EPILOGUE_GELU_TANH = 2,
+  QTURN_EPILOGUE_SWIGLU_SPLIT = 3,
+  QTURN_EPILOGUE_SWIGLU_INTERLEAVED = 4,
+  QTURN_EPILOGUE_DGELU = 5,
+  QTURN_EPILOGUE_DGELU_TANH = 6,
+  QTURN_EPILOGUE_DSWIGLU = 7
+};
+enum { QTURN_BIAS_NONE = 0, QTURN_BIAS_PER_COLUMN = 1 };
+enum { QTURN_OVERWRITE = 0, QTURN_ACCUMULATE = 1 };
+enum { QTURN_GROUPING_NONE = 0, QTURN_M_CONTIGUOUS = 1, QTURN_M_MASKED = 2, QTURN_K_GROUPED = 3 };
+enum { QTURN_EXACT = 0, QTURN_FAST = 1 };
+enum { QTURN_SPREAD_ANY = 0, QTURN_SPREAD_NARROW = 1 };
+enum { QTURN_REPRO_ANY = 0, QTURN_RUN_TO_RUN = 1, QTURN_BATCH_INVARIANT = 2 };
+enum { QTURN_BIASED_REFUSED = 0, QTURN_BIASED_ALLOWED = 1 };
+
+/* A dimension is static (lo == hi: a constant of the kernel) or run-time (any value from lo to hi).
+ * Tokens are run-time whichever axis they are: m in Fprop and Dgrad, k in Wgrad. */
+typedef struct qturn_extent {
+  int64_t lo, hi;
+} qturn_extent;
+
+typedef struct qturn_problem {
+  uint32_t struct_size;
+  int32_t op, role;
+  qturn_extent m, n, k; /* one-operand ops: X is [m, k] and n is 0 */
+  qturn_extent batch;
+  int32_t grouping;
+  qturn_extent groups;
+  int32_t a_type, b_type, d_type;
+  int32_t a_major,
+      b_major; /* QTURN_MAJOR_ROWS: stored as the transpose [k, rows] (Dgrad's W, Wgrad's both) */
+  int32_t a_layout, b_layout, d_layout;
+  int32_t copies;
+  int32_t rotation; /* 0, 16, 32, 64, 128, 256 */
+  int32_t signs;
+  int32_t scale_rule, scale_block;
+  int32_t a_rounding, b_rounding;
+  int32_t biased;
+  int32_t epilogue, bias, accumulate;
+  int32_t contract, spread, reproducibility;
+} qturn_problem;
+
+/* An operand or a result, with what its numbers mean. For MXFP4, `data` holds codes and `scales`
+ * the E8M0 bytes, where the layout keeps them apart. A plan refuses an MXFP4 operand whose meaning
+ * differs from the one it was prepared for (QTURN_WRONG_OPERAND), so fill it by qturn_plan_operand,
+ * then set pointers. The two operands of one product must carry the same rotation and signs. */
+typedef struct qturn_operand {
+  uint32_t struct_size;
+  int32_t type;
+  int32_t layout, rotation, signs, scale_rule, scale_block, rounding;
+  void* data;
+  void* scales;
+  int64_t ld;       /* elements between rows of the stored matrix; 0 = tightly packed */
+  int64_t scale_ld; /* scales between rows; 0 = tightly packed */
+  int64_t batch_stride, scale_batch_stride; /* elements between batch entries; 0 = tightly packed */
+  uint64_t sign_seed; /* signs per call: the caller's seed, the same for both operands */
+  uint32_t
+      sign_mask[8]; /* fixed signs: bit j of the mask flips element j of every rotation segment */
+  size_t data_bytes, scales_bytes; /* filled by qturn_plan_operand: the most the range needs */
+} qturn_operand;
+
+typedef struct qturn_args {
+  uint32_t struct_size;
+  int64_t m, n, k,
+      batch; /* this call's sizes; 0 in a static dimension = its constant; batch 0 = 1 */
+  qturn_operand a, b;
+  const qturn_weight* weight; /* instead of b */
+  qturn_operand d, d2;        /* d2: the column copy of quantize */
+  const void* c;              /* [m, n] in d's type when the problem accumulates; may be d itself */
+  int64_t ldc;
+  const void* bias;           /* [n] in d's type when the problem has a bias */
+  float alpha, beta;          /* beta 0 does not read c */
+  uint64_t noise_seed;        /* stochastic rounding: Philox4x32-7 key */
+  uint32_t noise_stream;      /* a counter word of the caller's: from layer, step and microbatch */
+  int64_t row0, k0, k_global; /* where a shard lies in the whole operand; k_global 0 = k */
+  void* workspace;
+  size_t workspace_bytes; /* at least qturn_plan_workspace */
+  void* stream; /* CUstream or hipStream_t; ignored on the CPU, where run is synchronous */
+} qturn_args;
+
+/* ---- contexts ---- */
+enum {
+  QTURN_BACKEND_AUTO = 0,
+  QTURN_BACKEND_CPU = 1,
+  QTURN_BACKEND_CUDA = 2,
+  QTURN_BACKEND_HIP = 3
+};
+enum { QTURN_MISS_HEURISTIC = 0, QTURN_MISS_BACKGROUND = 1, QTURN_MISS_ERROR = 2 };
+enum { QTURN_JIT_ON = 0, QTURN_JIT_OFF = 1 };
+enum { QTURN_LOG_ERROR = 0, QTURN_LOG_WARNING = 1, QTURN_LOG_INFO = 2, QTURN_LOG_DEBUG = 3 };
+
+typedef void (*qturn_log_fn)(void* user, int32_t level, const char* message);
+
+typedef struct qturn_context_options {
+  uint32_t struct_size;
+  int32_t backend;
+  int32_t device;      /* ordinal of that back end */
+  int32_t threads;     /* CPU workers; 0 = as many as this process may use */
+  int32_t miss_policy; /* what prepare does for a problem that nobody tuned */
+  int32_t jit; /* QTURN_JIT_OFF: no compiler is started; stored code and prebuilt kernels serve */
+  const char* database;         /* the local database's path; NULL = the documented default */
+  const char* code_cache;       /* folder of compiled code; NULL = beside the database */
+  const char* const* snapshots; /* read-only databases, consulted after the local one */
+  size_t snapshot_count;
+  const char* worker; /* path of quarterturn-worker; NULL = beside the library */
+  qturn_log_fn log;   /* may be called from any thread */
+  void* log_user;
+  int32_t log_level;
+} qturn_context_options;
+
+QTURN_API void qturn_context_options_init(qturn_context_options* options);
+QTURN_API void qturn_problem_init(qturn_problem* problem);
+QTURN_API void qturn_args_init(qturn_args* args);
+
+QTURN_API qturn_status qturn_context_create(const qturn_context_options* options,
+                                            qturn_context** out);
+QTURN_API void qturn_context_destroy(qturn_context* context);
+/* Reads the database layers again; affects later prepares only. */
+QTURN_API qturn_status qturn_reload(qturn_context* context);
+
+/* ---- plans ---- */
+/* QTURN_OK when some kernel computes the problem here; else why not. Compiles nothing. */
+QTURN_API qturn_status qturn_supports(qturn_context* context, const qturn_problem* problem);
+QTURN_API qturn_status qturn_prepare(qturn_context* context, const qturn_problem* problem,
+                                     qturn_plan** out);
+QTURN_API void qturn_plan_destroy(qturn_plan* plan);
+/* The workspace for any size inside the prepared range, in bytes. */
+QTURN_API qturn_status qturn_plan_workspace(const qturn_plan* plan, size_t* bytes);
+
+enum { QTURN_OPERAND_A = 0, QTURN_OPERAND_B = 1, QTURN_OPERAND_D = 2, QTURN_OPERAND_D2 = 3 };
+/* The meaning, layout and size of an operand that this plan takes or gives. */
+QTURN_API qturn_status qturn_plan_operand(const qturn_plan* plan, int32_t which,
+                                          qturn_operand* out);
+
+/* Enqueues on args->stream (GPU) or computes before it returns (CPU). M = 0 or N = 0 succeeds and
+ * does nothing; K = 0 gives beta * C. */
+QTURN_API qturn_status qturn_run(const qturn_plan* plan, const qturn_args* args);
+
+/* How the stored answer matched, best first. */
+enum {
+  QTURN_MATCH_EXACT = 0,     /* tuned for this problem on this class of device */
+  QTURN_MATCH_BUCKET = 1,    /* tuned for a range that contains this one */
+  QTURN_MATCH_STALE = 2,     /* tuned here with another driver, compiler or library version */
+  QTURN_MATCH_BORROWED = 3,  /* tuned on another class of device, or for a neighbouring range */
+  QTURN_MATCH_HEURISTIC = 4, /* nobody tuned it: the analytic default, compiled */
+  QTURN_MATCH_REFERENCE = 5  /* the prebuilt portable kernel */
+};
+QTURN_API qturn_status qturn_plan_match(const qturn_plan* plan, int32_t* match);
+/* A description as JSON text: problem, match, plan, families that refused and why. Works before
+ * prepare. `needed` gets the length with the final 0; a smaller capacity gets what fits, always
+ * terminated. */
+QTURN_API qturn_status qturn_explain(qturn_context* context, const qturn_problem* problem,
+                                     char* text, size_t capacity, size_t* needed);
+
+/* ---- prepared weights: B packed once for a call site, in the layout that its plan chose ---- */
+QTURN_API qturn_status qturn_weight_bytes(const qturn_plan* plan, size_t* bytes);
+/* `source` is W [n, k] (or its transpose, by the problem's b_major) in bf16, f16, f32, or plain
+ * MXFP4. `storage` NULL: the library allocates (CPU). Any plan that wants the same layout and
+ * meaning takes it. */
+QTURN_API qturn_status qturn_weight_create(const qturn_plan* plan, const qturn_operand* source,
+                                           void* storage, size_t storage_bytes, void* stream,
+                                           qturn_weight** out);
+/* Quantises new values into the same storage, after an optimiser step. */
+QTURN_API qturn_status qturn_weight_refresh(qturn_weight* weight, const qturn_operand* source,
+                                            void* stream);
+QTURN_API qturn_status qturn_weight_operand(const qturn_weight* weight, qturn_operand* out);
+/* A self-describing byte image; `written` gets its size even when `capacity` is too small. */
+QTURN_API qturn_status qturn_weight_serialize(const qturn_weight* weight, void* bytes,
+                                              size_t capacity, size_t* written);
+QTURN_API qturn_status qturn_weight_deserialize(qturn_context* context, const void* bytes,
+                                                size_t size, void* storage, size_t storage_bytes,
+                                                qturn_weight** out);
+QTURN_API void qturn_weight_destroy(qturn_weight* weight);
+
+/* ---- what happened ---- */
+typedef struct qturn_stats {
+  uint32_t struct_size;
+  uint64_t prepares, runs;
+  uint64_t matched[6]; /* prepares by QTURN_MATCH_* */
+  uint64_t compiles, code_hits, quarantined;
+  uint64_t window_fallbacks; /* windowed GPU plans that took their exact stand-in */
+} qturn_stats;
+QTURN_API qturn_status qturn_get_stats(qturn_context* context, qturn_stats* out);
+
+QTURN_API const char* qturn_status_name(qturn_status status); /* "wrong_operand"; never NULL */
+QTURN_API const char* qturn_last_error(void); /* this thread's; "" when there was none */
+QTURN_API const char* qturn_version_string(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
