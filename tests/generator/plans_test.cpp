@@ -1,0 +1,92 @@
+// Plans for real problems: which steps, in which layouts, and what they need.
+#include <doctest/doctest.h>
+
+#include "generator/family.hpp"
+
+using namespace quarterturn;
+
+namespace {
+
+Target v4() { return *parse_target("x86-64-v4:avx512_vbmi,avx512_vnni"); }
+
+Problem linear(Role role) {
+  Problem p;
+  p.op = Op::hadamard_gemm;
+  p.role = role;
+  p.rotation = 32;
+  p.a_type = p.b_type = DType::bf16;
+  p.d_type = DType::f32;
+  p.m = {1, 64};
+  p.n = Extent::exactly(96);
+  p.k = Extent::exactly(128);
+  if (role == Role::dgrad) p.b_major = Major::rows;
+  if (role == Role::wgrad) {
+    p.a_major = p.b_major = Major::rows;
+    p.m = Extent::exactly(64);
+    p.k = {0, 8191};
+  }
+  return p;
+}
+
+}  // namespace
+
+TEST_CASE("plans exist for every role and check out against their own problem") {
+  for (const auto role : {Role::fprop, Role::dgrad, Role::wgrad}) {
+    const auto p = linear(role);
+    REQUIRE(validate(p).ok());
+    const auto found = plans(p, v4(), 100);
+    REQUIRE(!found.empty());
+    CHECK(found.front() == *default_plan(p, v4()));
+    for (const auto& plan : found) {
+      const auto status = check_plan(p, v4(), plan);
+      CHECK_MESSAGE(status.ok(), plan.text() << ": " << status.message());
+      CHECK(*parse_plan(plan.text()) == plan);
+    }
+  }
+}
+
+TEST_CASE("a step's problem is an ordinary problem of its own") {
+  const auto p = linear(Role::wgrad);
+  const auto plan = default_plan(p, v4());
+  REQUIRE(plan.ok());
+  for (const auto& step : plan->steps) {
+    const auto part = step_problem(p, v4(), *plan, step.kind);
+    CHECK_MESSAGE(validate(part).ok(), part.key() << ": " << validate(part).message());
+    CHECK(find_family(step.variant.family)->refuses(part, v4()).empty());
+  }
+  const auto a = step_problem(p, v4(), *plan, StepKind::quantize_a);
+  CHECK(a.copies == Copies::columns);
+  CHECK(a.m == p.k);
+  CHECK(a.k == p.m);
+}
+
+TEST_CASE("no plan mixes vendors") {
+  for (const auto& plan : plans(linear(Role::fprop), v4(), 50))
+    for (const auto& step : plan.steps)
+      CHECK(find_family(step.variant.family)->vendor() == Vendor::cpu);
+}
+
+TEST_CASE("a foreign or altered plan is refused with a reason") {
+  const auto p = linear(Role::fprop);
+  const auto plan = default_plan(p, v4());
+  REQUIRE(plan.ok());
+  Plan wrong = *plan;
+  wrong.steps.back().variant.revision += 1;
+  CHECK_FALSE(check_plan(p, v4(), wrong).ok());
+  wrong = *plan;
+  wrong.steps.back().variant.family = "cpu_nothing";
+  CHECK(check_plan(p, v4(), wrong).code() == Code::unknown_name);
+  wrong = *plan;
+  wrong.steps.back().variant.values.begin()->second = 12345;
+  CHECK_FALSE(check_plan(p, v4(), wrong).ok());
+}
+
+TEST_CASE("workspace holds the intermediate operands side by side and grows with the sizes") {
+  const auto p = linear(Role::wgrad);
+  const auto plan = default_plan(p, v4());
+  REQUIRE(plan.ok());
+  const auto small = workspace_of(p, v4(), *plan, {64, 96, 31, 1});
+  const auto large = workspace_of(p, v4(), *plan, {64, 96, 8191, 1});
+  CHECK(small.bytes < large.bytes);
+  CHECK(large.a_scales >= large.a_codes + 64 * 8192);
+}

@@ -1,0 +1,154 @@
+// Problems print, parse and compare by one list of fields, and say what is wrong with them.
+#include "generator/problem.hpp"
+
+#include <doctest/doctest.h>
+
+#include <functional>
+
+using namespace quarterturn;
+
+namespace {
+
+Problem fprop() {
+  Problem p;
+  p.op = Op::hadamard_gemm;
+  p.role = Role::fprop;
+  p.m = {1, 512};
+  p.n = Extent::exactly(4096);
+  p.k = Extent::exactly(14336);
+  p.a_type = DType::bf16;
+  p.b_type = DType::mxfp4;
+  p.d_type = DType::bf16;
+  p.rotation = 32;
+  return p;
+}
+
+Status with(const std::function<void(Problem&)>& change) {
+  Problem p = fprop();
+  change(p);
+  return validate(p);
+}
+
+}  // namespace
+
+TEST_CASE("problem.key is canonical and leaves defaults out") {
+  CHECK(fprop().key() ==
+        "op=hadamard_gemm role=fprop m=1..512 n=4096 k=14336 a_type=bf16 b_type=mxfp4 d_type=bf16 "
+        "rotation=32");
+  CHECK(Problem{}.key().empty());
+}
+
+TEST_CASE("problem.key round-trips with every field away from its default") {
+  Problem p = fprop();
+  p.batch = Extent::exactly(3);
+  p.grouping = Grouping::k_grouped;
+  p.groups = Extent::exactly(8);
+  p.a_major = p.b_major = Major::rows;
+  p.a_layout = Layout::plain;
+  p.b_layout = Layout::panel16;
+  p.d_layout = Layout::scales_128x4;
+  p.copies = Copies::both;
+  p.signs = Signs::per_call;
+  p.scale_rule = ScaleRule::quest_qutlass;
+  p.scale_block = ScaleBlock::b32x32;
+  p.a_rounding = Rounding::sr16;
+  p.b_rounding = Rounding::half_to_zero;
+  p.biased = BiasedRounding::allowed;
+  p.epilogue = Epilogue::swiglu_interleaved;
+  p.bias = Bias::per_column;
+  p.accumulate = Accumulate::accumulate;
+  p.contract = Contract::fast;
+  p.spread = Spread::narrow;
+  p.repro = Reproducibility::batch_invariant;
+  const auto back = parse_problem(p.key());
+  REQUIRE(back.ok());
+  CHECK(*back == p);
+  CHECK(back->key() == p.key());
+}
+
+TEST_CASE("problem.parse refuses what it does not know") {
+  CHECK(parse_problem("op=gemm flavour=sweet").status().message().find("flavour") !=
+        std::string::npos);
+  CHECK(parse_problem("op=gemn").status().code() == Code::invalid_problem);
+  CHECK(parse_problem("m=1..").status().code() == Code::invalid_problem);
+  CHECK(parse_problem("m=12x").status().code() == Code::invalid_problem);
+  CHECK(parse_problem("rotation=99999999999").status().code() == Code::invalid_problem);
+  CHECK(parse_problem("gemm").status().code() == Code::invalid_problem);
+}
+
+TEST_CASE("problem.parse_enum covers every spelling once") {
+  for (std::size_t i = 0; i < EnumNames<ScaleRule>::names.size(); ++i) {
+    const auto rule = static_cast<ScaleRule>(i);
+    CHECK(parse_enum<ScaleRule>(name_of(rule)) == rule);
+  }
+  CHECK_FALSE(parse_enum<Op>("").has_value());
+  CHECK(allowed_names<Signs>() == "none, fixed, per_call");
+}
+
+TEST_CASE("validate accepts the ordinary and names what is wrong") {
+  CHECK(validate(fprop()).ok());
+  const auto message = [](const Status& s) { return s.message(); };
+  CHECK(message(with([](Problem& p) {
+          p.k = Extent::exactly(48);
+        })).find("k = 48 is not a multiple of 32") == 0);
+  CHECK(message(with([](Problem& p) {
+          p.rotation = 64;
+          p.k = Extent::exactly(96);
+        })).find("multiple of 64") != std::string::npos);
+  CHECK_FALSE(with([](Problem& p) { p.rotation = 48; }).ok());
+  CHECK_FALSE(with([](Problem& p) { p.m = {-1, 5}; }).ok());
+  CHECK_FALSE(with([](Problem& p) { p.m = {5, 1}; }).ok());
+  CHECK_FALSE(with([](Problem& p) { p.n = Extent::exactly(0); }).ok());
+  CHECK_FALSE(with([](Problem& p) { p.k = Extent::exactly(0); }).ok());
+  CHECK_FALSE(with([](Problem& p) { p.a_type = DType::none; }).ok());
+  CHECK_FALSE(with([](Problem& p) { p.d_type = DType::mxfp4; }).ok());
+  CHECK(with([](Problem& p) { p.m = Extent::exactly(0); }).ok());
+}
+
+TEST_CASE("validate refuses biased stochastic rounding unless it is allowed") {
+  const auto floor_sr = [](Problem& p) {
+    p.scale_rule = ScaleRule::floor;
+    p.a_rounding = Rounding::sr16;
+  };
+  CHECK(with(floor_sr).message().find("biased") != std::string::npos);
+  CHECK(with([&](Problem& p) {
+          floor_sr(p);
+          p.biased = BiasedRounding::allowed;
+        }).ok());
+  for (const auto rule : {ScaleRule::rceil, ScaleRule::ceil, ScaleRule::ts34})
+    CHECK(with([&](Problem& p) {
+            p.scale_rule = rule;
+            p.a_rounding = Rounding::sr16;
+          }).ok());
+}
+
+TEST_CASE("validate ties signs to a rotation and 32x32 scales to none") {
+  CHECK_FALSE(with([](Problem& p) {
+                p.rotation = 0;
+                p.signs = Signs::fixed;
+              }).ok());
+  CHECK_FALSE(with([](Problem& p) { p.scale_block = ScaleBlock::b32x32; }).ok());
+  CHECK(with([](Problem& p) {
+          p.rotation = 0;
+          p.scale_block = ScaleBlock::b32x32;
+        }).ok());
+  CHECK_FALSE(with([](Problem& p) {
+                p.rotation = 0;
+                p.scale_block = ScaleBlock::b32x32;
+                p.scale_rule = ScaleRule::search;
+              }).ok());
+}
+
+TEST_CASE("tokens on the contraction axis need no multiple") {
+  CHECK(with([](Problem& p) {
+          p.role = Role::wgrad;
+          p.m = Extent::exactly(4096);
+          p.k = {0, 8191};
+          p.b_type = DType::bf16;
+        }).ok());
+  Problem p = fprop();
+  p.rotation = 16;
+  CHECK(padding_unit(p) == 32);
+  p.rotation = 256;
+  CHECK(padding_unit(p) == 256);
+}
