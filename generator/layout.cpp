@@ -15,7 +15,7 @@ std::int64_t packed_stride(Layout layout, std::int64_t k) {
     case Layout::int8_blocks:
       return k;
     case Layout::panel16:
-      return k / 32 * (256 + 16);
+      return k / 32 * 256;
     case Layout::permuted:
       return k / 2;
     case Layout::chosen:
@@ -38,9 +38,9 @@ OperandBytes operand_bytes(Layout layout, std::int64_t rows, std::int64_t k, std
     case Layout::int8_rows:
       return {rows * padded, rows};
     case Layout::int8_blocks:
-      return {rows * padded, rows * blocks * 4};
+      return {rows * padded, rows * blocks * 8};
     case Layout::panel16:
-      return {ceil_div(rows, 16) * packed_stride(layout, padded), 0};
+      return {ceil_div(rows, 16) * blocks * 256, ceil_div(rows, 16) * blocks * 16};
     case Layout::permuted:
       return {round_up(rows, 64) * padded / 2, round_up(rows, 64) * blocks};
     case Layout::chosen:

@@ -1,16 +1,19 @@
 // How the codes and scales of an MXFP4 operand [rows, K] lie in memory, and how many bytes they
 // take.
 //
-//   plain        codes [rows, K/2], low nibble = even element; scales [rows, K/32], one byte a
-//   block 128x4        codes as plain; scales in the 128 x 4 tiles that Blackwell's tensor cores
-//   read aiter        scales and codes shuffled as gfx950 kernels read them e5m2         one FP8
-//   E5M2 byte an element, relative to the row's reference exponent (Hopper) int8_rows    one int8
-//   an element, 2q shifted by the block's exponent relative to the row (Hopper) int8_blocks  one
-//   int8 an element, 2q; beside them for each block its scale as fp32, halved (CPU A operand)
-//   panel16      panels of 16 rows; for each block of K: 256 bytes of codes in the order in which a
-//   dot
-//                product by fours takes them, then the 16 scale bytes (CPU weights, every M)
+//   plain        codes [rows, K/2], low nibble = even element; scales [rows, K/32], a byte a block
+//   128x4        codes as plain; scales in the 128 x 4 tiles that Blackwell's tensor cores read
+//   aiter        scales and codes shuffled as gfx950 kernels read them
+//   e5m2         one FP8 E5M2 byte an element, relative to the row's reference exponent (Hopper)
+//   int8_rows    one int8 an element, 2q shifted by the block's exponent relative to the row
+//   int8_blocks  one int8 an element, 2q; for each block 8 bytes: its scale as fp32 and a
+//                correction of the dot product (CPU A operand; templates/cpu/layouts.h)
+//   panel16      panels of 16 rows; for each block of K 256 bytes of codes in the order in which a
+//                dot product by fours takes them, and in the scales array 16 bytes (CPU weights)
 //   permuted     packed 4-bit codes permuted for register decoding (NVIDIA weights)
+//
+// Layouts other than plain are always tightly packed: kernels do not read qt_tensor's ld there.
+// A batch stride still counts elements (and scales: bytes, or the 8-byte records of int8_blocks).
 #pragma once
 
 #include <cstdint>
@@ -21,7 +24,7 @@ namespace quarterturn {
 
 struct OperandBytes {
   std::int64_t codes = 0;   ///< bytes behind qt_tensor::data
-  std::int64_t scales = 0;  ///< bytes behind qt_tensor::scales; 0 where they lie among the codes
+  std::int64_t scales = 0;  ///< bytes behind qt_tensor::scales
 };
 
 /// Bytes of an operand of `rows` x `k` elements; k is padded to 32 (and to `padding` where that is
