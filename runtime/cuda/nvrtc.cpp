@@ -1,0 +1,227 @@
+#include "runtime/cuda/nvrtc.hpp"
+
+#include <fmt/format.h>
+
+#include <cctype>
+#include <cstdlib>
+#include <fstream>
+#include <mutex>
+#include <optional>
+#include <sstream>
+
+#include "generator/digest.hpp"
+#include "runtime/vendor_library.hpp"
+
+namespace quarterturn::cuda {
+namespace {
+
+using nvrtcProgram = struct _nvrtcProgram*;
+using nvrtcResult = int;
+
+// The program name that compilers see: fixed, because NVRTC puts it into symbols of internal
+// functions.
+constexpr const char* kProgramName = "quarterturn.cu";
+
+struct NvrtcApi {
+  nvrtcResult (*nvrtcVersion)(int*, int*) = nullptr;
+  nvrtcResult (*nvrtcGetNumSupportedArchs)(int*) = nullptr;
+  nvrtcResult (*nvrtcGetSupportedArchs)(int*) = nullptr;
+  nvrtcResult (*nvrtcCreateProgram)(nvrtcProgram*, const char*, const char*, int,
+                                    const char* const*, const char* const*) = nullptr;
+  nvrtcResult (*nvrtcCompileProgram)(nvrtcProgram, int, const char* const*) = nullptr;
+  nvrtcResult (*nvrtcDestroyProgram)(nvrtcProgram*) = nullptr;
+  nvrtcResult (*nvrtcGetCUBINSize)(nvrtcProgram, std::size_t*) = nullptr;
+  nvrtcResult (*nvrtcGetCUBIN)(nvrtcProgram, char*) = nullptr;
+  nvrtcResult (*nvrtcGetProgramLogSize)(nvrtcProgram, std::size_t*) = nullptr;
+  nvrtcResult (*nvrtcGetProgramLog)(nvrtcProgram, char*) = nullptr;
+  const char* (*nvrtcGetErrorString)(nvrtcResult) = nullptr;
+  VendorLibrary library;
+  NvrtcIdentity identity;
+};
+
+template <class F>
+bool bind(const VendorLibrary& library, const char* name, F& function) {
+  function = reinterpret_cast<F>(library.symbol(name));
+  return function != nullptr;
+}
+
+std::string file_hash(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream bytes;
+  bytes << in.rdbuf();
+  return hex(sha256(bytes.view())).substr(0, 16);
+}
+
+std::vector<std::string> toolkit_folders() {
+  std::vector<std::string> out;
+  for (const char* variable : {"CUDA_HOME", "CUDA_PATH"})
+    if (const char* root = secure_getenv(variable); root && *root)
+      out.push_back(fmt::format("{}/lib64", root));
+  for (const char* root :
+       {"/usr/local/cuda", "/usr/local/cuda-13", "/usr/local/cuda-12", "/opt/cuda"})
+    out.push_back(fmt::format("{}/lib64", root));
+  return out;
+}
+
+Result<NvrtcApi*> load(int driver_major, const std::string& override_path) {
+  std::vector<std::string> sonames;
+  for (const int major : {13, 12})
+    if (driver_major == 0 || major <= driver_major)
+      sonames.push_back(fmt::format("libnvrtc.so.{}", major));
+  if (sonames.empty())
+    return Status(
+        Code::no_compiler,
+        fmt::format("the driver supports CUDA {} only; NVRTC 12 needs a driver for CUDA 12",
+                    driver_major));
+  auto library = VendorLibrary::open(override_path, sonames, toolkit_folders());
+  if (!library.ok())
+    return Status(
+        Code::no_compiler,
+        fmt::format("no NVRTC, NVIDIA's run-time compiler: {}\nInstall the CUDA toolkit's NVRTC "
+                    "(package cuda-nvrtc, or the Python package nvidia-cuda-nvrtc), or name the "
+                    "file in QTURN_NVRTC",
+                    library.status().message()));
+  auto* api = new NvrtcApi;  // lives as long as the process, like the library
+  api->library = std::move(*library);
+  const auto& lib = api->library;
+  const bool bound = bind(lib, "nvrtcVersion", api->nvrtcVersion) &&
+                     bind(lib, "nvrtcGetNumSupportedArchs", api->nvrtcGetNumSupportedArchs) &&
+                     bind(lib, "nvrtcGetSupportedArchs", api->nvrtcGetSupportedArchs) &&
+                     bind(lib, "nvrtcCreateProgram", api->nvrtcCreateProgram) &&
+                     bind(lib, "nvrtcCompileProgram", api->nvrtcCompileProgram) &&
+                     bind(lib, "nvrtcDestroyProgram", api->nvrtcDestroyProgram) &&
+                     bind(lib, "nvrtcGetCUBINSize", api->nvrtcGetCUBINSize) &&
+                     bind(lib, "nvrtcGetCUBIN", api->nvrtcGetCUBIN) &&
+                     bind(lib, "nvrtcGetProgramLogSize", api->nvrtcGetProgramLogSize) &&
+                     bind(lib, "nvrtcGetProgramLog", api->nvrtcGetProgramLog) &&
+                     bind(lib, "nvrtcGetErrorString", api->nvrtcGetErrorString);
+  if (!bound)
+    return Status(Code::no_compiler, fmt::format("{} is not NVRTC 12 or newer", lib.path()));
+  auto& identity = api->identity;
+  identity.path = lib.path();
+  api->nvrtcVersion(&identity.major, &identity.minor);
+  identity.content_hash = file_hash(identity.path);
+  return api;
+}
+
+Result<NvrtcApi*> nvrtc(int driver_major = 0, const std::string& override_path = {}) {
+  static std::mutex mutex;
+  static std::optional<Result<NvrtcApi*>> answer;
+  const std::lock_guard lock(mutex);
+  if (!answer) answer = load(driver_major, override_path);
+  return *answer;
+}
+
+std::string first_errors(const std::string& log) {
+  std::istringstream in(log);
+  std::string out, line;
+  for (int shown = 0; shown < 8 && std::getline(in, line);)
+    if (line.find("error") != std::string::npos || line.find("fatal") != std::string::npos) {
+      out += "\n  " + line;
+      ++shown;
+    }
+  return out.empty() ? "\n  " + log.substr(0, 800) : out;
+}
+
+// The number that stands before `what` in `log` ("8 bytes spill stores" -> 8), the largest of all.
+std::int64_t number_before(const std::string& log, std::string_view what) {
+  std::int64_t most = 0;
+  for (auto at = log.find(what); at != std::string::npos; at = log.find(what, at + 1)) {
+    auto begin = at;
+    while (begin > 0 && std::isdigit(static_cast<unsigned char>(log[begin - 1]))) --begin;
+    if (begin < at)
+      most =
+          std::max(most, static_cast<std::int64_t>(std::strtoll(log.c_str() + begin, nullptr, 10)));
+  }
+  return most;
+}
+
+}  // namespace
+
+std::string NvrtcIdentity::text() const {
+  return fmt::format("nvrtc {}.{} {}", major, minor, content_hash);
+}
+
+Result<NvrtcIdentity> nvrtc_identity(int driver_major, const std::string& override_path) {
+  auto api = nvrtc(driver_major, override_path);
+  if (!api.ok()) return api.status();
+  return (*api)->identity;
+}
+
+Result<std::vector<int>> nvrtc_architectures() {
+  auto api = nvrtc();
+  if (!api.ok()) return api.status();
+  int count = 0;
+  (*api)->nvrtcGetNumSupportedArchs(&count);
+  std::vector<int> out(static_cast<std::size_t>(count));
+  (*api)->nvrtcGetSupportedArchs(out.data());
+  return out;
+}
+
+Result<Cubin> nvrtc_compile(std::string_view text, std::string_view arch,
+                            const std::vector<std::string>& flags) {
+  auto found = nvrtc();
+  if (!found.ok()) return found.status();
+  const NvrtcApi& api = **found;
+  std::vector<std::string> options = {fmt::format("--gpu-architecture={}", arch),
+                                      "--std=c++17",
+                                      "--fmad=false",
+                                      "--ftz=false",
+                                      "--prec-div=true",
+                                      "--prec-sqrt=true",
+                                      "--device-as-default-execution-space",
+                                      "--ptxas-options=-v",
+                                      "--disable-warnings"};
+  // ptxas warnings still reach the log; the C++ front end's do not concern the user.
+  options.insert(options.end(), flags.begin(), flags.end());
+  std::vector<const char*> pointers;
+  for (const auto& option : options) pointers.push_back(option.c_str());
+  const std::string source(text);
+  nvrtcProgram program = nullptr;
+  if (const auto error =
+          api.nvrtcCreateProgram(&program, source.c_str(), kProgramName, 0, nullptr, nullptr);
+      error != 0)
+    return Status(Code::compile_failed,
+                  fmt::format("nvrtcCreateProgram: {}", api.nvrtcGetErrorString(error)));
+  const auto error =
+      api.nvrtcCompileProgram(program, static_cast<int>(pointers.size()), pointers.data());
+  Cubin cubin;
+  std::size_t size = 0;
+  if (api.nvrtcGetProgramLogSize(program, &size) == 0 && size > 1) {
+    cubin.log.resize(size);
+    api.nvrtcGetProgramLog(program, cubin.log.data());
+    cubin.log.resize(size - 1);
+  }
+  Status status;
+  if (error != 0) {
+    status = Status(Code::compile_failed,
+                    fmt::format("NVRTC for {}: {}{}", arch, api.nvrtcGetErrorString(error),
+                                first_errors(cubin.log)));
+  } else if (api.nvrtcGetCUBINSize(program, &size) != 0 || size == 0) {
+    status = Status(
+        Code::compile_failed,
+        fmt::format("NVRTC gave no cubin for '{}'; name a real architecture (sm_90a)", arch));
+  } else {
+    cubin.code.resize(size);
+    api.nvrtcGetCUBIN(program, cubin.code.data());
+    parse_ptxas_log(cubin);
+  }
+  api.nvrtcDestroyProgram(&program);
+  if (!status.ok()) return status;
+  return cubin;
+}
+
+void parse_ptxas_log(Cubin& cubin) {
+  cubin.registers = 0;
+  if (const auto at = cubin.log.rfind("Used "); at != std::string::npos)
+    cubin.registers = std::strtoll(cubin.log.c_str() + at + 5, nullptr, 10);
+  cubin.spill_bytes = number_before(cubin.log, " bytes spill stores") +
+                      number_before(cubin.log, " bytes spill loads");
+  cubin.shared_bytes = number_before(cubin.log, " bytes smem");
+  cubin.serialised_wgmma =
+      cubin.log.find("C7510") != std::string::npos ||
+      cubin.log.find("C7514") != std::string::npos ||
+      cubin.log.find("wgmma.mma_async instructions are serialized") != std::string::npos;
+}
+
+}  // namespace quarterturn::cuda
