@@ -2,6 +2,7 @@
 // to emit the source of a variant. Pure: no device, no files, no clock.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -14,6 +15,7 @@
 #include "generator/source.hpp"
 #include "generator/target.hpp"
 #include "generator/variant.hpp"
+#include "templates/args.h"
 
 namespace quarterturn {
 
@@ -27,15 +29,47 @@ struct Parameter {
   std::string meaning;  ///< one phrase for `qturn explain`
 };
 
-/// How a kernel is started. CPU: `parts` independent pieces, entry(const qt_args*, part).
-/// GPU: a grid of blocks, with the argument block as the one kernel parameter (and tensor maps
-/// behind it).
+/// A tiled view of an operand for the Tensor Memory Accelerator: what a GPU back end hands to
+/// cuTensorMapEncodeTiled. The innermost dimension comes first. Out-of-bounds elements read as 0.
+struct TensorMap {
+  enum class Type { u8, bf16, f16, f32 };
+  enum class Memory {
+    a_data,
+    a_scales,
+    b_data,
+    b_scales,
+    c_data,
+    d_data,
+    d_scales,
+    d2_data,
+    workspace
+  };
+  enum class Swizzle { none, b32, b64, b128 };
+
+  Memory memory = Memory::a_data;
+  std::int64_t offset_bytes = 0;  ///< from that pointer of qt_args
+  Type type = Type::u8;
+  Swizzle swizzle = Swizzle::b128;
+  std::uint32_t rank = 2;
+  std::array<std::uint64_t, 5> sizes{};          ///< elements
+  std::array<std::uint64_t, 4> strides_bytes{};  ///< of dimensions 1 and up; multiples of 16
+  std::array<std::uint32_t, 5> box{};            ///< elements of one load
+
+  bool operator==(const TensorMap&) const = default;
+};
+
+/// How a kernel is started. Holds no memory of its own, so that `run` allocates nothing.
+/// CPU: `parts` independent pieces, entry(const qt_args*, part). GPU: a grid of blocks; the
+/// kernel's parameters are the argument block (`const __grid_constant__ qt_args`), then one `const
+/// __grid_constant__` 128-byte tensor map for each of `maps`.
 struct Launch {
   std::int64_t parts = 1;
-  std::uint32_t grid[3] = {1, 1, 1};
-  std::uint32_t block[3] = {1, 1, 1};
-  std::uint32_t cluster[3] = {1, 1, 1};
-  std::int64_t shared_bytes = 0;
+  std::array<std::uint32_t, 3> grid{1, 1, 1};
+  std::array<std::uint32_t, 3> block{1, 1, 1};
+  std::array<std::uint32_t, 3> cluster{1, 1, 1};
+  std::int64_t shared_bytes = 0;  ///< dynamic
+  std::array<TensorMap, 6> maps{};
+  std::uint32_t map_count = 0;
 };
 
 /// A call's sizes, inside the Extents of its Problem.
@@ -67,8 +101,9 @@ class Family {
   virtual Source emit(const Problem& problem, const Target& target,
                       const Variant& variant) const = 0;
 
-  /// `threads`: workers of a CPU, or units (SM, CU) of a GPU.
-  virtual Launch launch(const Problem& problem, const Variant& variant, const Sizes& sizes,
+  /// `args` gives strides and sizes; its pointers may be null (sizing only). `threads`: workers of
+  /// a CPU, or units (SM, CU) of a GPU.
+  virtual Launch launch(const Problem& problem, const Variant& variant, const qt_args& args,
                         std::int64_t threads) const = 0;
 
   /// The layouts that this family reads and writes for a variant.
