@@ -25,6 +25,9 @@
 namespace qt {
 namespace cpu {
 
+using i8 = signed char;
+using i16 = short;
+
 constexpr int kBlock = 32;        // elements of K that share a scale
 constexpr int kPanelRows = 16;    // rows of B in a panel
 constexpr int kPanelCodes = 256;  // bytes of one block of a panel

@@ -1,0 +1,312 @@
+// D = alpha * A * B^T + beta * C + bias, from A in int8_blocks and B in panel16.
+//
+// A block's 32 products are summed exactly in integers; blocks are then added in binary32 in
+// ascending K, one accumulator for each element of D. Whatever the tile, the decoding, the
+// instruction set and the rows beside it, an element is the result of these same operations: all
+// variants agree bit for bit (unless one block alone leaves binary32's range), and a row's bits do
+// not depend on M.
+#ifndef QT_CPU_GEMM_H
+#define QT_CPU_GEMM_H
+
+#include "cpu/epilogue.h"
+#include "cpu/layouts.h"
+#include "cpu/primitives_float_mode.h"
+#include "cpu/primitives_portable.h"
+
+namespace qt {
+namespace cpu {
+
+/// Where decoded weights come from: registers, each time they are used, or a buffer that serves
+/// all rows of a part.
+enum class Decode { registers, buffer };
+
+/// Consecutive rows of A from some block of K on.
+struct Int8Rows {
+  const i8* codes;
+  const Int8Scale* scales;
+  i64 ld;
+  i64 scale_ld;
+
+  QT_CPU_INLINE Int8Rows from(const Int8Rows& a, i64 row, i64 block) {
+    return {a.codes + row * a.ld + block * kBlock, a.scales + row * a.scale_ld + block, a.ld,
+            a.scale_ld};
+  }
+};
+
+/// `panels` adjacent panels of B, decoded on the way to the multiplication.
+template <class Isa, int panels, int prefetch_blocks>
+struct PackedPanels {
+  const u8* codes;
+  const u8* scales;
+  i64 blocks;  // of the whole operand, from one panel to the next
+
+  QT_CPU_INLINE PackedPanels from(const PackedPanels& b, i64 block) {
+    return {b.codes + block * kPanelCodes, b.scales + block * kPanelScales, b.blocks};
+  }
+  void load(int p, i64 block, int pair, typename Isa::Codes& low, typename Isa::Codes& high) const {
+    const u8* from = codes + panel_block(p, block, blocks) * kPanelCodes + pair * 64;
+    if (prefetch_blocks > 0) prefetch(from + prefetch_blocks * kPanelCodes);
+    Isa::decode(from, low, high);
+  }
+  const u8* bytes(int p, i64 block) const {
+    return scales + panel_block(p, block, blocks) * kPanelScales;
+  }
+  bool wide(int p, i64 block) const { return Isa::any_wide(bytes(p, block)); }
+  typename Isa::Floats low(int p, i64 block) const { return Isa::panel_scale_low(bytes(p, block)); }
+};
+
+/// The factors of 16 scale bytes of which some are kWideByte or more.
+struct WideScales {
+  float high[16];
+  float low[16];
+};
+QT_CPU_NOINLINE void wide_scales(const u8* bytes, WideScales& out) {
+  for (int c = 0; c < kPanelRows; ++c) {
+    const PanelScale scale = panel_scale(bytes[c]);
+    out.high[c] = scale.high;
+    out.low[c] = scale.low;
+  }
+}
+
+/// The same after decoding up to `most` blocks of K.
+template <class Isa, int panels, int most>
+struct DecodedPanels {
+  alignas(64) typename Isa::Codes codes[most][panels][8];
+  alignas(64) float scales[most][panels][16];
+  const u8* scale_bytes;
+  i64 blocks;
+  bool some_wide;
+
+  template <class Packed>
+  void decode(const Packed& b, i64 count) {
+    scale_bytes = b.scales;
+    blocks = b.blocks;
+    some_wide = false;
+    for (i64 block = 0; block < count; ++block)
+      for (int p = 0; p < panels; ++p) {
+        for (int pair = 0; pair < 4; ++pair)
+          b.load(p, block, pair, codes[block][p][2 * pair], codes[block][p][2 * pair + 1]);
+        Isa::store(scales[block][p], b.low(p, block));
+        some_wide = some_wide || b.wide(p, block);
+      }
+  }
+  void load(int p, i64 block, int pair, typename Isa::Codes& low, typename Isa::Codes& high) const {
+    low = codes[block][p][2 * pair];
+    high = codes[block][p][2 * pair + 1];
+  }
+  const u8* bytes(int p, i64 block) const {
+    return scale_bytes + panel_block(p, block, blocks) * kPanelScales;
+  }
+  bool wide(int p, i64 block) const { return some_wide && Isa::any_wide(bytes(p, block)); }
+  typename Isa::Floats low(int p, i64 block) const { return Isa::load(scales[block][p]); }
+};
+
+/// sums[r][p] += rows r of A times panel p of B, over `blocks` blocks of K.
+template <class Isa, int rows, int panels, class Panels>
+QT_CPU_INLINE void multiply_add(const Int8Rows& a, const Panels& b, i64 blocks,
+                                typename Isa::Floats (&sums)[rows][panels]) {
+  for (i64 block = 0; block < blocks; ++block) {
+    const i8* codes = a.codes + block * kBlock;
+    const Int8Scale* scales = a.scales + block;
+    typename Isa::Dots dots[rows][panels];
+    QT_CPU_UNROLL
+    for (int r = 0; r < rows; ++r) QT_CPU_UNROLL
+    for (int p = 0; p < panels; ++p) dots[r][p] = Isa::dot_begin(scales[r * a.scale_ld].correction);
+    QT_CPU_UNROLL
+    for (int pair = 0; pair < 4; ++pair) {
+      typename Isa::Codes low[panels], high[panels];
+      QT_CPU_UNROLL
+      for (int p = 0; p < panels; ++p) b.load(p, block, pair, low[p], high[p]);
+      QT_CPU_UNROLL
+      for (int r = 0; r < rows; ++r) {
+        const auto quad = Isa::quad(codes + r * a.ld + pair * 8);
+        QT_CPU_UNROLL
+        for (int p = 0; p < panels; ++p) dots[r][p] = Isa::dot4(dots[r][p], low[p], quad);
+      }
+      QT_CPU_UNROLL
+      for (int r = 0; r < rows; ++r) {
+        const auto quad = Isa::quad(codes + r * a.ld + pair * 8 + 4);
+        QT_CPU_UNROLL
+        for (int p = 0; p < panels; ++p) dots[r][p] = Isa::dot4(dots[r][p], high[p], quad);
+      }
+    }
+    QT_CPU_UNROLL
+    for (int p = 0; p < panels; ++p) {
+      typename Isa::Floats scaled[rows];  // exact: see layouts.h
+      QT_CPU_UNROLL
+      for (int r = 0; r < rows; ++r) {
+        const Int8Scale& scale = scales[r * a.scale_ld];
+        scaled[r] = Isa::mul(Isa::dot_end(dots[r][p], scale.correction), scale.scale);
+      }
+      auto low = b.low(p, block);
+      if (unlikely(b.wide(p, block))) {
+        WideScales wide;
+        wide_scales(b.bytes(p, block), wide);
+        low = Isa::load(wide.low);
+        QT_CPU_UNROLL
+        for (int r = 0; r < rows; ++r) scaled[r] = Isa::mul(scaled[r], Isa::load(wide.high));
+      }
+      QT_CPU_UNROLL
+      for (int r = 0; r < rows; ++r) sums[r][p] = Isa::fma(scaled[r], low, sums[r][p]);
+    }
+  }
+}
+
+/// One part's work: rows [row0, row0 + rows) of one batch entry, and a range of panels.
+template <class Config>
+struct GemmPart {
+  using Isa = typename Config::Isa;
+  static constexpr int tile_m = Config::tile_m;
+  static constexpr int tile_panels = Config::tile_n / kPanelRows;
+
+  const Config& config;
+  const qt_args* args;
+  i64 batch, row0, rows;
+  i64 n, blocks;
+  Int8Rows a;  // from row0 on
+  const u8* codes;
+  const u8* scales;
+
+  template <int panels>
+  PackedPanels<Isa, panels, Config::prefetch> packed(i64 panel) const {
+    return {codes + panel_block(panel, 0, blocks) * kPanelCodes,
+            scales + panel_block(panel, 0, blocks) * kPanelScales, blocks};
+  }
+
+  void store(i64 row, i64 panel, const float* sums) const {
+    const i64 column = panel * kPanelRows;
+    const i64 count = n - column < kPanelRows ? n - column : kPanelRows;
+    store_sums(config, args, batch, row0 + row, column, int(count), sums);
+  }
+
+  /// All of K for one tile, decoding as it goes.
+  template <int count, int panels>
+  QT_CPU_NOINLINE void tile_from_registers(const GemmPart& part, i64 row, i64 panel) {
+    typename Isa::Floats sums[count][panels];
+    QT_CPU_UNROLL
+    for (int r = 0; r < count; ++r) QT_CPU_UNROLL
+    for (int p = 0; p < panels; ++p) sums[r][p] = Isa::zero();
+    multiply_add<Isa, count, panels>(Int8Rows::from(part.a, row, 0),
+                                     part.template packed<panels>(panel), part.blocks, sums);
+    alignas(64) float out[count][panels][16];
+    QT_CPU_UNROLL
+    for (int r = 0; r < count; ++r) QT_CPU_UNROLL
+    for (int p = 0; p < panels; ++p) Isa::store(out[r][p], sums[r][p]);
+    for (int r = 0; r < count; ++r)
+      for (int p = 0; p < panels; ++p) part.store(row + r, panel + p, out[r][p]);
+  }
+
+  /// One stretch of K for one tile, whose sums wait in memory between stretches.
+  template <int count, int panels, class Panels>
+  QT_CPU_NOINLINE void tile_from_buffer(const Int8Rows& a, const Panels& b, i64 blocks,
+                                        float (*waiting)[panels][16]) {
+    typename Isa::Floats sums[count][panels];
+    QT_CPU_UNROLL
+    for (int r = 0; r < count; ++r) QT_CPU_UNROLL
+    for (int p = 0; p < panels; ++p) sums[r][p] = Isa::load(waiting[r][p]);
+    multiply_add<Isa, count, panels>(a, b, blocks, sums);
+    QT_CPU_UNROLL
+    for (int r = 0; r < count; ++r) QT_CPU_UNROLL
+    for (int p = 0; p < panels; ++p) Isa::store(waiting[r][p], sums[r][p]);
+  }
+
+  template <int most, int panels>
+  void rows_from_registers(i64 count, i64 row, i64 panel) const {
+    if constexpr (most > 1)
+      if (count < most) return rows_from_registers<most - 1, panels>(count, row, panel);
+    tile_from_registers<most, panels>(*this, row, panel);
+  }
+
+  template <int most, int panels, class Panels>
+  void rows_from_buffer(i64 count, const Int8Rows& rows_of_a, const Panels& b, i64 length,
+                        float (*waiting)[panels][16]) const {
+    if constexpr (most > 1)
+      if (count < most)
+        return rows_from_buffer<most - 1, panels>(count, rows_of_a, b, length, waiting);
+    tile_from_buffer<most, panels>(rows_of_a, b, length, waiting);
+  }
+
+  template <int panels>
+  void panels_by_registers(i64 panel) const {
+    for (i64 row = 0; row < rows; row += tile_m)
+      rows_from_registers<tile_m, panels>(rows - row < tile_m ? rows - row : tile_m, row, panel);
+  }
+
+  template <int panels>
+  void panels_by_buffer(i64 panel) const {
+    constexpr int stretch = Config::block_k / kBlock;
+    alignas(64) float waiting[Config::block_m][panels][16];
+    for (i64 row = 0; row < rows; ++row)
+      for (int p = 0; p < panels; ++p) Isa::store(waiting[row][p], Isa::zero());
+    DecodedPanels<Isa, panels, stretch> decoded;
+    for (i64 block = 0; block < blocks; block += stretch) {
+      const i64 length = blocks - block < stretch ? blocks - block : stretch;
+      decoded.decode(
+          PackedPanels<Isa, panels, Config::prefetch>::from(packed<panels>(panel), block), length);
+      for (i64 row = 0; row < rows; row += tile_m)
+        rows_from_buffer<tile_m, panels>(rows - row < tile_m ? rows - row : tile_m,
+                                         Int8Rows::from(a, row, block), decoded, length,
+                                         waiting + row);
+    }
+    for (i64 row = 0; row < rows; ++row)
+      for (int p = 0; p < panels; ++p) store(row, panel + p, waiting[row][p]);
+  }
+
+  template <int panels>
+  void some_panels(i64 count, i64 panel) const {
+    if constexpr (panels > 1)
+      if (count < panels) return some_panels<panels - 1>(count, panel);
+    if constexpr (Config::decode == Decode::registers)
+      panels_by_registers<panels>(panel);
+    else
+      panels_by_buffer<panels>(panel);
+  }
+};
+
+/// Parts: batch entries, in each of them blocks of block_m rows, in each of those part_n columns.
+template <class Config>
+QT_CPU_NOINLINE void gemm_part(const Config& config, const qt_args* args, i64 part) {
+  const i64 m = config.m ? config.m : args->m;
+  const i64 n = config.n ? config.n : args->n;
+  const i64 k = config.k ? config.k : args->k;
+  const i64 padded = (k + config.k_unit - 1) / config.k_unit * config.k_unit;
+  const i64 blocks = padded / kBlock;
+  const i64 n_parts = (n + Config::part_n - 1) / Config::part_n;
+  const i64 m_parts = (m + Config::block_m - 1) / Config::block_m;
+  const i64 batch = part / n_parts / m_parts;
+  const i64 row0 = part / n_parts % m_parts * Config::block_m;
+  const i64 panel0 = part % n_parts * (Config::part_n / kPanelRows);
+  const i64 panel_end = panels_of(n);
+  const i64 panel1 = panel0 + Config::part_n / kPanelRows < panel_end
+                         ? panel0 + Config::part_n / kPanelRows
+                         : panel_end;
+  const Int8Rows a = {
+      static_cast<const i8*>(args->a.data) + batch * args->a.batch_stride,
+      static_cast<const Int8Scale*>(args->a.scales) + batch * args->a.scale_batch_stride, padded,
+      blocks};
+  const GemmPart<Config> work = {
+      config,
+      args,
+      batch,
+      row0,
+      m - row0 < Config::block_m ? m - row0 : Config::block_m,
+      n,
+      blocks,
+      Int8Rows::from(a, row0, 0),
+      static_cast<const u8*>(args->b.data) + batch * args->b.batch_stride / 2,
+      static_cast<const u8*>(args->b.scales) + batch * args->b.scale_batch_stride};
+  constexpr int step = GemmPart<Config>::tile_panels;
+  for (i64 panel = panel0; panel < panel1; panel += step)
+    work.template some_panels<step>(panel1 - panel < step ? panel1 - panel : step, panel);
+}
+
+template <class Config>
+QT_FN void gemm(const Config& config, const qt_args* args, i64 part) {
+  const FloatMode mode;
+  gemm_part(config, args, part);
+}
+
+}  // namespace cpu
+}  // namespace qt
+
+#endif
