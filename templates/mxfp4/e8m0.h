@@ -6,8 +6,8 @@
 
 namespace qt {
 
-constexpr u32 kScaleNaN = 255u;
-constexpr u32 kScaleMax = 254u;
+[[maybe_unused]] constexpr u32 kScaleNaN = 255u;
+[[maybe_unused]] constexpr u32 kScaleMax = 254u;
 
 /// 2^(b-127), exact at both ends (b = 0 is a binary32 subnormal); the quiet NaN for 255.
 QT_FN float e8m0_value(u32 b) {

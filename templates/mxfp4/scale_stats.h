@@ -12,8 +12,9 @@
 
 namespace qt {
 
-constexpr u32 kQuestStep = 0x3ef96285u;       // 2.92247856 / 6, rounded once from the decimal value
-constexpr u32 kQutlassEpsilon = 0x322bcc77u;  // 1e-8f
+[[maybe_unused]] constexpr u32 kQuestStep =
+    0x3ef96285u;  // 2.92247856 / 6, rounded once from the decimal value
+[[maybe_unused]] constexpr u32 kQutlassEpsilon = 0x322bcc77u;  // 1e-8f
 
 /// The sum by adjacent pairs; the array is used up.
 QT_FN float tree_sum(float (&s)[32]) {
@@ -35,9 +36,8 @@ QT_FN u32 quest_byte(float variance) {
   return min_u32((bits_of(t) & kMagnitude) >> 23, kScaleMax);
 }
 
-/// QUEST over a block of finite values, two passes: mean, then population variance.
-template <ScaleRule rule>
-QT_FN u32 scale_byte_quest(const float (&x)[32]) {
+/// Population variance in two passes: the mean first, then squared distances from it.
+QT_FN float block_variance(const float (&x)[32]) {
   constexpr u32 one_32nd = 122u << 23;
   float s[32];
   QT_UNROLL
@@ -48,7 +48,7 @@ QT_FN u32 scale_byte_quest(const float (&x)[32]) {
     const float d = x[j] - mean;
     s[j] = mul(d, d);
   }
-  return quest_byte<rule>(mul(tree_sum(s), float_of(one_32nd)));
+  return mul(tree_sum(s), float_of(one_32nd));
 }
 
 /// Squared error of the nearest codes at byte `candidate`, in units of the scale of byte `unit`.
@@ -94,7 +94,7 @@ QT_FN u32 scale_byte(const float (&x)[32], u32 amax) {
     if constexpr (rule == ScaleRule::search) {
       return scale_byte_search(x, amax);
     } else {
-      return scale_byte_quest<rule>(x);
+      return quest_byte<rule>(block_variance(x));
     }
   }
 }

@@ -16,7 +16,7 @@ namespace qt {
 /// The spelling and the order are those of the generator's Signs.
 enum class Signs { none, fixed, per_call };
 
-constexpr u32 kSignStream = 0x7369676eu;
+[[maybe_unused]] constexpr u32 kSignStream = 0x7369676eu;
 
 struct SignMask {
   u32 word[8];

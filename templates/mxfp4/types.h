@@ -6,9 +6,9 @@
 
 namespace qt {
 
-constexpr u32 kMagnitude = 0x7fffffffu;  // everything but the sign
-constexpr u32 kInfinity = 0x7f800000u;   // magnitudes from here on are Inf or NaN
-constexpr u32 kSign = 0x80000000u;
+[[maybe_unused]] constexpr u32 kMagnitude = 0x7fffffffu;  // everything but the sign
+[[maybe_unused]] constexpr u32 kInfinity = 0x7f800000u;   // magnitudes from here on are Inf or NaN
+[[maybe_unused]] constexpr u32 kSign = 0x80000000u;
 
 QT_FN float f32_from_bf16(u16 h) { return float_of(u32(h) << 16); }
 
