@@ -7,6 +7,8 @@
 
 namespace quarterturn::cpu {
 
+const Family& gemm();
+
 std::vector<const Family*> families();
 
 }  // namespace quarterturn::cpu

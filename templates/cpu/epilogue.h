@@ -8,13 +8,14 @@
 namespace qt {
 namespace cpu {
 
-/// D[row, column..] = alpha * sums + beta * C + bias for `count` columns, each operation rounded
-/// on its own in binary32. With beta = 0, C is not read.
+/// D[row, column..] = (alpha * descale) * sums + beta * C + bias for `count` columns, each
+/// operation rounded on its own in binary32. With beta = 0, C is not read.
 template <class Config>
 QT_FN void store_sums(const Config& config, const qt_args* args, i64 batch, i64 row, i64 column,
                       int count, const float* sums) {
   float out[16];
-  for (int c = 0; c < 16; ++c) out[c] = mul(args->alpha, sums[c]);
+  const float factor = mul(args->alpha, config.descale);
+  for (int c = 0; c < 16; ++c) out[c] = mul(factor, sums[c]);
   if (config.accumulate && args->beta != 0.0f) {
     const i64 at = batch * args->c.batch_stride + row * args->c.ld + column;
     for (int c = 0; c < count; ++c)

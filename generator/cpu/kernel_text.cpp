@@ -1,0 +1,112 @@
+#include "generator/cpu/kernel_text.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace quarterturn::cpu {
+
+std::vector<std::int64_t> isas(const Target& target) {
+  std::vector<std::int64_t> out;
+  const auto add = [&out](Isa isa) { out.push_back(static_cast<std::int64_t>(isa)); };
+  const bool v4 = target.arch == "x86-64-v4";
+  if (v4 && target.has("avx512_vnni")) add(Isa::avx512);
+  if (v4 || target.arch == "x86-64-v3") add(Isa::avx2);
+  if (out.empty()) add(Isa::portable);
+  return out;
+}
+
+std::string_view isa_type(Isa isa) {
+  switch (isa) {
+    case Isa::avx512:
+      return "qt::cpu::Avx512";
+    case Isa::avx2:
+      return "qt::cpu::Avx2";
+    case Isa::portable:
+      return "qt::cpu::Portable";
+  }
+  return "";
+}
+
+std::string_view isa_text(Isa isa) {
+  switch (isa) {
+    case Isa::avx512:
+      return "cpu/primitives_avx512.h";
+    case Isa::avx2:
+      return "cpu/primitives_avx2.h";
+    case Isa::portable:
+      return "cpu/primitives_portable.h";
+  }
+  return "";
+}
+
+Registers registers_of(Isa isa) {
+  switch (isa) {
+    case Isa::avx512:
+      return {32, 1};
+    case Isa::avx2:
+      return {16, 2};
+    case Isa::portable:
+      return {16, 4};
+  }
+  return {};
+}
+
+void KernelText::alias(std::string_view name, std::string_view type, std::string_view comment) {
+  lines_.push_back({fmt::format("using {} = {};", name, type), std::string(comment)});
+}
+
+void KernelText::constant(std::string_view type, std::string_view name, std::string_view value,
+                          std::string_view comment) {
+  lines_.push_back(
+      {fmt::format("static constexpr {} {} = {};", type, name, value), std::string(comment)});
+}
+
+void KernelText::integer(std::string_view name, std::int64_t value, std::string_view comment) {
+  constant("int", name, fmt::format("{}", value), comment);
+}
+
+void KernelText::flag(std::string_view name, bool value, std::string_view comment) {
+  constant("bool", name, value ? "true" : "false", comment);
+}
+
+void KernelText::dimension(std::string_view name, const Extent& extent) {
+  if (extent.is_static())
+    constant("long long", name, fmt::format("{}", extent.lo), "");
+  else
+    constant("long long", name, "0",
+             fmt::format("given at run time: {} to {}", extent.lo, extent.hi));
+}
+
+Source KernelText::source(const Problem& problem, const Target& target, const Variant& variant,
+                          const std::vector<std::string>& texts, std::string_view function) const {
+  Source out;
+  out.entry = "qturn_kernel";
+  out.text = fmt::format("// {}\n//   solves {}\n//   on     {}\n", variant.text(), problem.key(),
+                         target.key());
+  for (const auto& text : texts) out.text += fmt::format("#include \"{}\"\n", text);
+  std::size_t width = 0;
+  for (const auto& line : lines_)
+    if (!line.comment.empty()) width = std::max(width, line.code.size());
+  out.text += "\nstruct Config {\n";
+  for (const auto& line : lines_)
+    out.text += line.comment.empty()
+                    ? fmt::format("  {}\n", line.code)
+                    : fmt::format("  {:<{}}  // {}\n", line.code, width, line.comment);
+  out.text += "};\n\n";
+  out.text += fmt::format(
+      "extern \"C\" __attribute__((visibility(\"default\"))) void {}(const qt_args* args,\n"
+      "                                                                    long long part) {{\n"
+      "  {}(Config{{}}, args, part);\n}}\n",
+      out.entry, function);
+  return out;
+}
+
+std::string dtype_text(DType type) { return fmt::format("qt::cpu::DType::{}", name_of(type)); }
+
+std::string refuse_layout(std::string_view field, Layout given, Layout wanted) {
+  if (given == Layout::chosen || given == wanted) return {};
+  return fmt::format("{} = {}: reads {} (pack it first)", field, name_of(given), name_of(wanted));
+}
+
+}  // namespace quarterturn::cpu
