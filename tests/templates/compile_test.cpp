@@ -3,58 +3,33 @@
 #include <doctest/doctest.h>
 
 #include <iostream>
-#include <set>
 #include <string>
 
 #include "command.hpp"
+#include "flatten.hpp"
 #include "nvrtc.hpp"
 
 namespace {
 
-// Puts each quoted include in the place of its line, once.
-std::string flatten(const std::string& text, std::set<std::string>& seen) {
-  const std::string prefix = "#include \"";
-  std::string out;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.rfind(prefix, 0) != 0) {
-      out += line + '\n';
-      continue;
-    }
-    const auto path = line.substr(prefix.size(), line.rfind('"') - prefix.size());
-    if (!seen.insert(path).second) continue;
-    const bool is_test_text = path == "digest.h";
-    out += flatten(command::read_file(std::filesystem::path(is_test_text ? QTURN_TEMPLATES_TEST_DIR
-                                                                         : QTURN_TEMPLATES_DIR) /
-                                      path),
-                   seen);
-  }
-  return out;
-}
-
 // A kernel that needs every rule, every rounding and a rotation.
 std::string kernel(const std::string& qualifier, const std::string& index) {
-  std::set<std::string> seen;
   return flatten("#include \"digest.h\"\nusing namespace qt;\nextern \"C\" " + qualifier +
-                     " void digest(u64* out) {\n"
-                     "  const u32 c = " +
-                     index +
-                     ";\n"
-                     "  out[c] = digest_mode<0>(c) + digest_mode<7>(c) + digest_mode<14>(c) +\n"
-                     "           digest_mode<21>(c) + digest_mode<28>(c) + digest_mode<35>(c) +\n"
-                     "           digest_mode<36>(c) + digest_mode<43>(c) +\n"
-                     "           digest_rotation<64, Signs::per_call>(c);\n"
-                     "  out[c] += f16_from_f32(f32_from_f16(u16(c))) + bf16_from_f32(c);\n"
-                     "}\n",
-                 seen);
+                 " void digest(u64* out) {\n"
+                 "  const u32 c = " +
+                 index +
+                 ";\n"
+                 "  out[c] = digest_mode<0>(c) + digest_mode<7>(c) + digest_mode<14>(c) +\n"
+                 "           digest_mode<21>(c) + digest_mode<28>(c) + digest_mode<35>(c) +\n"
+                 "           digest_mode<36>(c) + digest_mode<43>(c) +\n"
+                 "           digest_rotation<64, Signs::per_call>(c);\n"
+                 "  out[c] += f16_from_f32(f32_from_f16(u16(c))) + bf16_from_f32(c);\n"
+                 "}\n");
 }
 
 // A kernel that includes the text and needs nothing of it, which must not draw warnings.
 std::string idle_kernel(const std::string& qualifier) {
-  std::set<std::string> seen;
   return flatten("#include \"mxfp4/block.h\"\nextern \"C\" " + qualifier +
-                     " void idle(int* out) { *out = 1; }\n",
-                 seen);
+                 " void idle(int* out) { *out = 1; }\n");
 }
 
 void check_is_elf(const std::string& binary) {

@@ -92,6 +92,24 @@ TEST_CASE("scale_stats.quest equals its rewriting and, away from powers of two, 
   CHECK(far > 5900);
 }
 
+TEST_CASE("scale_stats.quest at the deviation where its byte steps") {
+  CHECK(kQuestStep == oracle::to_bits(float(2.92247856 / 6)));
+  CHECK(kQutlassEpsilon == oracle::to_bits(1e-8f));
+  int wrong = 0, below = 0, above = 0;
+  const std::uint32_t edge = oracle::to_bits(float(6 / 2.92247856));
+  for (std::uint32_t bits = edge - 50; bits <= edge + 50; ++bits) {
+    Block x(32, oracle::from_bits(bits));  // the deviation of +-s is s, but for roundings
+    for (size_t j = 0; j < 32; j += 2) x[j] = -x[j];
+    const unsigned byte = byte_of(ScaleRule::quest, x);
+    wrong += byte != quest_in_plain_words(x, 0);
+    below += byte == 126u;
+    above += byte == 127u;
+  }
+  CHECK(wrong == 0);
+  CHECK(below > 40);
+  CHECK(above > 40);
+}
+
 TEST_CASE("scale_stats.quest at its ends") {
   const Block constant(32, 5.0f);  // no deviation at all
   CHECK(byte_of(ScaleRule::quest, constant) == 0u);
