@@ -6,11 +6,17 @@
 #include <array>
 
 #include "generator/cpu/families.hpp"
+#include "generator/cuda/families.hpp"
 
 namespace quarterturn {
 
 std::span<const Family* const> families() {
-  static const auto all = cpu::families();
+  static const auto all = [] {
+    auto out = cpu::families();
+    const auto gpu = cuda::families();
+    out.insert(out.end(), gpu.begin(), gpu.end());
+    return out;
+  }();
   return all;
 }
 

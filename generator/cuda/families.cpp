@@ -1,0 +1,18 @@
+#include "generator/cuda/families.hpp"
+
+#include <cctype>
+
+namespace quarterturn::cuda {
+
+std::vector<const Family*> families() { return {&gemm_mma()}; }
+
+int capability(const Target& target) {
+  int value = 0;
+  for (std::size_t i = 3; i < target.arch.size(); ++i) {
+    if (std::isdigit(static_cast<unsigned char>(target.arch[i])) == 0) break;
+    value = value * 10 + (target.arch[i] - '0');
+  }
+  return value;
+}
+
+}  // namespace quarterturn::cuda

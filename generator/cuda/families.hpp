@@ -1,0 +1,17 @@
+// The kernel families of the CUDA back end; each is one file here and one in templates/cuda/.
+#pragma once
+
+#include <vector>
+
+#include "generator/family.hpp"
+
+namespace quarterturn::cuda {
+
+const Family& gemm_mma();
+
+std::vector<const Family*> families();
+
+/// The compute capability of an NVIDIA target: 90 for "sm_90a".
+int capability(const Target& target);
+
+}  // namespace quarterturn::cuda

@@ -1,0 +1,301 @@
+// Exact MXFP4 GEMM for every NVIDIA GPU from sm_80 on: codes decoded in registers to bf16 that
+// already holds the block's scale, mma.sync with binary32 sums. A is MXFP4, or bf16 as it is
+// (weight-only).
+//
+// E2M1 times a power of two has one mantissa bit, so bf16 holds it exactly; decoding to an eighth
+// of the value keeps every scale byte from 0 to 254 inside bf16's range, and the epilogue gives the
+// factor back. Within a block of 32, each lane takes 8 neighbouring elements instead of the pairs
+// that the instruction prescribes: a permutation of K, the same for both operands.
+#ifndef QT_CUDA_GEMM_MMA_H
+#define QT_CUDA_GEMM_MMA_H
+
+#include "args.h"
+#include "cuda/primitives_bf16.h"
+#include "mxfp4/types.h"
+
+namespace qt::cuda {
+
+enum class GemmType { none, bf16, f16, f32, mxfp4 };  // the order of the generator's DType
+
+namespace gemm_mma {
+
+constexpr int kChunk = 128;           // elements of K in a stage
+constexpr int kBlocks = kChunk / 32;  // scale blocks in a stage
+constexpr u32 kPackedRow = 64 + 16;   // bytes of a row in a stage: codes, then scales as bf16 pairs
+constexpr u32 kWideRow =
+    2 * kChunk + 16;  // the same of an operand in bf16; padded against bank conflicts
+constexpr int kThreads = 256;
+
+template <class Config>
+QT_FN constexpr u32 a_row() {
+  return Config::a_type == GemmType::bf16 ? kWideRow : kPackedRow;
+}
+template <class Config>
+QT_FN constexpr u32 stage_bytes() {
+  return Config::tile_m * a_row<Config>() + Config::tile_n * kPackedRow;
+}
+
+/// 2^(byte - 130) as a pair of equal bf16: exact for every byte, NaN for 255.
+QT_FN u32 scale_pair(u32 byte) {
+  const u32 bits = byte == 255u ? 0x7fc0u : byte >= 4u ? (byte - 3u) << 7 : 8u << byte;
+  return bits * 0x10001u;
+}
+
+/// Eight codes, the first in the low nibble, to four bf16 pairs (elements 2i and 2i + 1), times
+/// `scale`.
+QT_FN void decode(u32 codes, u32 scale, u32 (&pairs)[4]) {
+  constexpr u32 minus_zero = 0x80008000u;
+  const u32 magnitude = codes & 0x77777777u;
+  QT_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const u32 selector = magnitude >> (16 * half);
+    // The upper and lower bytes of bf16 0, 0.5, 1, 1.5, 2, 3, 4, 6.
+    u32 upper = permute_bytes(0x3f3f3f00u, 0x40404040u, selector & 0xffffu);
+    const u32 lower = permute_bytes(0xc0800000u, 0xc0804000u, selector & 0xffffu);
+    const u32 spread = permute_bytes(codes, 0u, half == 0 ? 0x1100u : 0x3322u);
+    upper |= ((spread << 4) & 0x00800080u) | (spread & 0x80008000u);
+    pairs[2 * half] = fma_bf16x2(permute_bytes(lower, upper, 0x5140u), scale, minus_zero);
+    pairs[2 * half + 1] = fma_bf16x2(permute_bytes(lower, upper, 0x7362u), scale, minus_zero);
+  }
+}
+
+/// One packed operand of this block's tile: where its rows come from and go to.
+struct Packed {
+  const u8* codes;
+  const u8* scales;
+  i64 row_bytes, scale_ld;
+  i64 rows;  // from the tile's first row to the operand's end
+  i64 k;
+  bool aligned;
+};
+
+QT_FN Packed packed(const qt_tensor& t, i64 first, i64 rows, i64 k, i64 batch) {
+  Packed p;
+  const u8* codes = static_cast<const u8*>(t.data) + (batch * t.batch_stride + first * t.ld) / 2;
+  p.codes = codes;
+  p.scales = static_cast<const u8*>(t.scales) + batch * t.scale_batch_stride + first * t.scale_ld;
+  p.row_bytes = t.ld / 2;
+  p.scale_ld = t.scale_ld;
+  p.rows = rows - first;
+  p.k = k;
+  p.aligned = ((u64(codes) | u64(p.row_bytes)) & 15u) == 0u;
+  return p;
+}
+
+template <int rows>
+QT_FN void fetch_codes(const Packed& from, i64 k0, u32 to) {
+  for (int piece = int(thread_index()); piece < rows * 4; piece += kThreads) {
+    const int row = piece / 4;
+    const i64 k = k0 + 32 * (piece % 4);
+    const bool inside = row < from.rows && k < from.k;
+    const u32 at = to + u32(row) * kPackedRow + u32(piece % 4) * 16u;
+    const u8* source = from.codes + (inside ? row * from.row_bytes + k / 2 : 0);
+    if (from.aligned) {
+      copy_async_16(at, source, inside ? 16u : 0u);
+    } else {
+      for (u32 i = 0; i < 16; ++i) store_shared_u8(at + i, inside ? source[i] : 0u);
+    }
+  }
+}
+
+/// Scales of a stage, read one stage ahead into registers: a thread serves rows thread, thread +
+/// 256, ...
+template <int rows>
+struct Scales {
+  static constexpr int kRows = (rows + kThreads - 1) / kThreads;
+  u32 pair[kRows][kBlocks];
+
+  QT_FN void read(const Packed& from, i64 k0) {
+    QT_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const int row = int(thread_index()) + r * kThreads;
+      QT_UNROLL
+      for (int block = 0; block < kBlocks; ++block) {
+        const i64 k = k0 + 32 * block;
+        const bool inside = row < rows && row < from.rows && k < from.k;
+        pair[r][block] = inside ? scale_pair(from.scales[row * from.scale_ld + k / 32]) : 0u;
+      }
+    }
+  }
+  QT_FN void write(u32 to) const {
+    QT_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const int row = int(thread_index()) + r * kThreads;
+      if (row < rows)
+        store_shared_4(to + u32(row) * kPackedRow + 64u,
+                       Words4{{pair[r][0], pair[r][1], pair[r][2], pair[r][3]}});
+    }
+  }
+};
+
+template <int rows>
+QT_FN void fetch_wide(const qt_tensor& t, i64 first, i64 all_rows, i64 k0, i64 k_end, i64 batch,
+                      u32 to) {
+  const u16* base = static_cast<const u16*>(t.data) + batch * t.batch_stride + first * t.ld;
+  const bool aligned = ((u64(base) | u64(t.ld * 2)) & 15u) == 0u;
+  for (int piece = int(thread_index()); piece < rows * kChunk / 8; piece += kThreads) {
+    const int row = piece / (kChunk / 8);
+    const i64 k = k0 + 8 * (piece % (kChunk / 8));
+    const i64 left = first + row < all_rows ? k_end - k : 0;
+    const u32 count = left <= 0 ? 0u : left >= 8 ? 8u : u32(left);
+    const u32 at = to + u32(row) * kWideRow + u32(piece % (kChunk / 8)) * 16u;
+    const u16* source = base + (count ? row * t.ld + k : 0);
+    if (aligned) {
+      copy_async_16(at, source, 2u * count);
+    } else {
+      for (u32 i = 0; i < 8; ++i) store_shared_u16(at + 2 * i, i < count ? u32(source[i]) : 0u);
+    }
+  }
+}
+
+template <class Config>
+QT_FN void store_pair(const qt_args& args, i64 batch, i64 row, i64 column, float x, float y) {
+  const float out[2] = {x, y};
+  QT_UNROLL
+  for (int i = 0; i < 2; ++i) {
+    if (column + i >= args.n) return;
+    float d = mul(args.alpha, mul(out[i], Config::a_type == GemmType::bf16 ? 8.0f : 64.0f));
+    const i64 at = batch * args.d.batch_stride + row * args.d.ld + column + i;
+    const i64 c_at = batch * args.c.batch_stride + row * args.c.ld + column + i;
+    if constexpr (Config::d_type == GemmType::f32) {
+      if (Config::accumulate && args.beta != 0.0f)
+        d += mul(args.beta, static_cast<const float*>(args.c.data)[c_at]);
+      if (Config::bias) d += static_cast<const float*>(args.bias)[column + i];
+      static_cast<float*>(args.d.data)[at] = d;
+    } else {
+      const auto value = [](u16 h) {
+        return Config::d_type == GemmType::bf16 ? f32_from_bf16(h) : f32_from_f16(h);
+      };
+      if (Config::accumulate && args.beta != 0.0f)
+        d += mul(args.beta, value(static_cast<const u16*>(args.c.data)[c_at]));
+      if (Config::bias) d += value(static_cast<const u16*>(args.bias)[column + i]);
+      static_cast<u16*>(args.d.data)[at] =
+          Config::d_type == GemmType::bf16 ? bf16_from_f32(d) : f16_from_f32(d);
+    }
+  }
+}
+
+}  // namespace gemm_mma
+
+/// One block computes one tile_m x tile_n tile; grid: tiles, 1, batch.
+template <class Config>
+QT_FN void gemm_mma_tile(const Config&, const qt_args& args) {
+  using namespace gemm_mma;
+  constexpr bool wide_a = Config::a_type == GemmType::bf16;
+  constexpr int warp_m = Config::tile_m / Config::warps_m,
+                warp_n = Config::tile_n / Config::warps_n;
+  constexpr int tiles_m = warp_m / 16, tiles_n = warp_n / 8;
+  static_assert(Config::warps_m * Config::warps_n * 32 == kThreads, "eight warps share a tile");
+  static_assert(tiles_m * 16 == warp_m && tiles_n * 8 == warp_n,
+                "a warp's part is made of 16x8 tiles");
+
+  // Tiles are walked in groups of `raster` rows of tiles, so that neighbours share B in L2.
+  const i64 rows_of_tiles = (args.m + Config::tile_m - 1) / Config::tile_m;
+  const i64 columns_of_tiles = (args.n + Config::tile_n - 1) / Config::tile_n;
+  const i64 group = i64(block_index()) / (Config::raster * columns_of_tiles);
+  const i64 in_group = i64(block_index()) % (Config::raster * columns_of_tiles);
+  const i64 left = rows_of_tiles - group * Config::raster;
+  const i64 group_rows = left < Config::raster ? left : i64(Config::raster);
+  const i64 row0 = (group * Config::raster + in_group % group_rows) * Config::tile_m;
+  const i64 column0 = in_group / group_rows * Config::tile_n;
+  const i64 batch = i64(block_index_z());
+  const i64 k_end = (args.k + 31) / 32 * 32;
+
+  const Packed a = packed(args.a, row0, args.m, k_end, batch);
+  const Packed b = packed(args.b, column0, args.n, k_end, batch);
+  const u32 base = shared_base();
+  const auto stage_a = [&](i64 s) {
+    return base + u32(s % Config::stages) * stage_bytes<Config>();
+  };
+  const auto stage_b = [&](i64 s) { return stage_a(s) + u32(Config::tile_m) * a_row<Config>(); };
+
+  Scales<Config::tile_m> a_scales;
+  Scales<Config::tile_n> b_scales;
+  const i64 stages = (k_end + kChunk - 1) / kChunk;
+  const auto fetch = [&](i64 s) {
+    if (s < stages) {
+      const i64 k0 = s * kChunk;
+      if constexpr (wide_a)
+        fetch_wide<Config::tile_m>(args.a, row0, args.m, k0, args.k, batch, stage_a(s));
+      else
+        fetch_codes<Config::tile_m>(a, k0, stage_a(s));
+      fetch_codes<Config::tile_n>(b, k0, stage_b(s));
+    }
+    copy_async_commit();
+  };
+  const auto read_scales = [&](i64 s) {
+    if constexpr (!wide_a) a_scales.read(a, s * kChunk);
+    b_scales.read(b, s * kChunk);
+  };
+
+  float sums[tiles_m][tiles_n][4] = {};
+  QT_UNROLL
+  for (int s = 0; s < Config::stages - 1; ++s) fetch(s);
+  read_scales(0);
+
+  const u32 warp = warp_index(), lane = lane_index();
+  const u32 g = lane >> 2, q = lane & 3u;
+  const u32 a_first = (warp / Config::warps_n) * warp_m + g;
+  const u32 b_first = (warp % Config::warps_n) * warp_n + g;
+
+  for (i64 s = 0; s < stages; ++s) {
+    copy_async_wait<Config::stages - 2>();
+    if constexpr (!wide_a) a_scales.write(stage_a(s));
+    b_scales.write(stage_b(s));
+    sync_block();
+    fetch(s + Config::stages - 1);
+    if (s + 1 < stages) read_scales(s + 1);
+
+    QT_UNROLL
+    for (int block = 0; block < kBlocks; ++block) {
+      u32 bs[tiles_n][4];
+      QT_UNROLL
+      for (int j = 0; j < tiles_n; ++j) {
+        const u32 row = stage_b(s) + (b_first + 8u * u32(j)) * kPackedRow;
+        decode(load_shared_u32(row + u32(block) * 16u + q * 4u),
+               load_shared_u32(row + 64u + u32(block) * 4u), bs[j]);
+      }
+      QT_UNROLL
+      for (int i = 0; i < tiles_m; ++i) {
+        u32 top[4], bottom[4];
+        if constexpr (wide_a) {
+          const u32 row =
+              stage_a(s) + (a_first + 16u * u32(i)) * kWideRow + u32(block) * 64u + q * 16u;
+          const Words4 upper_row = load_shared_4(row),
+                       lower_row = load_shared_4(row + 8u * kWideRow);
+          QT_UNROLL
+          for (int p = 0; p < 4; ++p) top[p] = upper_row.word[p], bottom[p] = lower_row.word[p];
+        } else {
+          const u32 row = stage_a(s) + (a_first + 16u * u32(i)) * kPackedRow;
+          const u32 below = row + 8u * kPackedRow;
+          decode(load_shared_u32(row + u32(block) * 16u + q * 4u),
+                 load_shared_u32(row + 64u + u32(block) * 4u), top);
+          decode(load_shared_u32(below + u32(block) * 16u + q * 4u),
+                 load_shared_u32(below + 64u + u32(block) * 4u), bottom);
+        }
+        QT_UNROLL
+        for (int step = 0; step < 2; ++step) {
+          const Words4 as{
+              {top[2 * step], bottom[2 * step], top[2 * step + 1], bottom[2 * step + 1]}};
+          QT_UNROLL
+          for (int j = 0; j < tiles_n; ++j)
+            mma_bf16(sums[i][j], as, bs[j][2 * step], bs[j][2 * step + 1]);
+        }
+      }
+    }
+  }
+
+  QT_UNROLL
+  for (int i = 0; i < tiles_m; ++i) QT_UNROLL
+  for (int j = 0; j < tiles_n; ++j) {
+    const i64 row = row0 + a_first + 16u * u32(i);
+    const i64 column = column0 + (warp % Config::warps_n) * warp_n + 8u * u32(j) + 2u * q;
+    if (row < args.m) store_pair<Config>(args, batch, row, column, sums[i][j][0], sums[i][j][1]);
+    if (row + 8 < args.m)
+      store_pair<Config>(args, batch, row + 8, column, sums[i][j][2], sums[i][j][3]);
+  }
+}
+
+}  // namespace qt::cuda
+
+#endif
