@@ -1,0 +1,437 @@
+// D = alpha * A * B^T + beta * C + bias on Hopper, from two expanded operands (expand.h): E5M2 with
+// sums promoted to binary32 every `promote` * 128 of K, or int8 with exact integer sums.
+//
+// Persistent blocks of three warp groups: one thread of the first brings tiles of 128 of K through
+// a ring of `stages` buffers; the other two multiply half the tile's rows each, apply references
+// and store. A barrier `full` a stage counts bytes, `empty` counts the warps that have finished
+// with it.
+//
+// Hopper's FP8 sums keep 13 fraction bits and cut toward zero, so a long common-sign sum shrinks by
+// percents; promoted every 256 or 512 of K, by at most about 2.5e-6. `pieces` 2 multiplies the two
+// halves of the tile's columns one after the other through one set of partial sums, so that 256
+// columns fit the registers.
+//
+// Rows that do not fit their window (reference 255) make a unit, tile_m / 2 rows by tile_n columns,
+// unfit: nothing of it is stored here, and its word in `workspace` tells the exact kernel that
+// follows.
+#ifndef QT_CUDA_GEMM_SM90_H
+#define QT_CUDA_GEMM_SM90_H
+
+#include "cuda/epilogue.h"
+#include "cuda/expand.h"
+#include "cuda/primitives_wgmma.h"
+
+namespace qt::cuda {
+
+template <Expanded type>
+struct SumOf {
+  using Type = float;
+};
+template <>
+struct SumOf<Expanded::int8> {
+  using Type = i32;
+};
+
+template <int n>
+QT_FN void multiply(float (&d)[n], u64 a, u64 b, u32 keep) {
+  wgmma_e5m2(d, a, b, keep);
+}
+template <int n>
+QT_FN void multiply(i32 (&d)[n], u64 a, u64 b, u32 keep) {
+  wgmma_s8(d, a, b, keep);
+}
+
+/// Where things lie in shared memory.
+template <class Config>
+struct Shared90 {
+  static constexpr u32 a_bytes = Config::tile_m * 128;
+  static constexpr u32 b_bytes = Config::tile_n * 128;
+  static constexpr u32 b_at = Config::stages * a_bytes;
+  static constexpr u32 staging_at = b_at + Config::stages * b_bytes;
+  static constexpr u32 staging_bytes = Config::output == DType::f32 ? 0 : 8 * 2048;
+  static constexpr u32 columns_at =
+      staging_at + staging_bytes;  // factor and bias, each group its own
+  static constexpr u32 columns_bytes = 2 * 2 * Config::tile_n * 4;
+  static constexpr u32 full_at = columns_at + columns_bytes;
+  static constexpr u32 empty_at = full_at + Config::stages * 8;
+  static constexpr u32 bytes = empty_at + Config::stages * 8;
+};
+
+/// The tiles of one call, in the order in which blocks take them: groups of `raster` tiles down M,
+/// walked down first, so that neighbours in time share both operands in L2.
+template <class Config>
+struct Tiles {
+  u32 down, across, total;  // `down` counts clusters' tiles
+  QT_FN Tiles(i64 m, i64 n, i64 batch) {
+    constexpr i64 rows = i64(Config::tile_m) * Config::cluster;
+    down = u32((m + rows - 1) / rows);
+    across = u32((n + Config::tile_n - 1) / Config::tile_n);
+    total = down * across * u32(batch);
+  }
+  QT_FN void place(u32 tile, u32& batch, u32& y, u32& x) const {
+    batch = tile / (down * across);
+    u32 rest = tile - batch * (down * across);
+    const u32 group = rest / (Config::raster * across);
+    rest -= group * (Config::raster * across);
+    const u32 first = group * Config::raster;
+    const u32 height = min_u32(down - first, Config::raster);
+    x = rest / height;
+    y = first + rest - x * height;
+  }
+};
+
+/// A place in the ring of stages.
+struct Ring {
+  u32 stage, parity;
+  QT_FN void advance(u32 stages) {
+    if (++stage == stages) {
+      stage = 0;
+      parity ^= 1u;
+    }
+  }
+};
+
+template <class Config>
+QT_FN void bring_tiles(const qt_args& args, const qt_tensor_map& a_map, const qt_tensor_map& b_map,
+                       const Tiles<Config>& tiles, u32 k_blocks, u32 base, u32 rank) {
+  using S = Shared90<Config>;
+  prefetch_map(&a_map);
+  prefetch_map(&b_map);
+  Ring ring = {0, 1};  // every stage starts empty
+  for (u32 tile = block_index() / Config::cluster; tile < tiles.total;
+       tile += block_count() / Config::cluster) {
+    u32 batch, y, x;
+    tiles.place(tile, batch, y, x);
+    const i32 row = i32((y * Config::cluster + rank) * Config::tile_m);
+    const i32 column = i32(x * Config::tile_n);
+    for (u32 kb = 0; kb < k_blocks; ++kb) {
+      const u32 full = base + S::full_at + 8u * ring.stage;
+      const u32 a = base + ring.stage * S::a_bytes;
+      const u32 b = base + S::b_at + ring.stage * S::b_bytes;
+      barrier_wait(base + S::empty_at + 8u * ring.stage, ring.parity);
+      barrier_arrive_expect(full, S::a_bytes + S::b_bytes);
+      copy_tile(a, &a_map, full, i32(kb * 128u), row, i32(batch));
+      if constexpr (Config::cluster == 2) {
+        // Each block brings half of B's tile for both.
+        constexpr u32 half = Config::tile_n / 2;
+        copy_tile_multicast(b + rank * half * 128u, &b_map, full, i32(kb * 128u),
+                            column + i32(rank * half), i32(batch), 3u);
+      } else {
+        copy_tile(b, &b_map, full, i32(kb * 128u), column, i32(batch));
+      }
+      ring.advance(Config::stages);
+    }
+  }
+  if constexpr (Config::cluster > 1) {
+    // The other block may still read what it got from here, and arrive here: stay until it has.
+    for (u32 i = 0; i < Config::stages; ++i) {
+      barrier_wait(base + S::empty_at + 8u * ring.stage, ring.parity);
+      ring.advance(Config::stages);
+    }
+  }
+}
+
+/// This warp has read a stage.
+template <class Config>
+QT_FN void release(u32 empty, u32 lane) {
+  if constexpr (Config::cluster == 1) {
+    if (lane == 0) barrier_arrive(empty);
+  } else {
+    if (lane < Config::cluster) barrier_arrive_remote(empty, lane);
+  }
+}
+
+/// One tile's sums over all of K, for this group's rows. sums[i][..]: rows 64 i on.
+template <class Config, class Sum, int high, int width>
+QT_FN void multiply_tile(Sum (&sums)[high][width], u32 k_blocks, u32 base, u32 group, u32 lane,
+                         Ring& ring) {
+  using S = Shared90<Config>;
+  const auto full = [&](const Ring& r) { return base + S::full_at + 8u * r.stage; };
+  const auto empty = [&](u32 stage) { return base + S::empty_at + 8u * stage; };
+  const auto a_tile = [&](u32 stage) {
+    return wgmma_tile(base + stage * S::a_bytes + group * (S::a_bytes / 2));
+  };
+  const auto b_tile = [&](u32 stage) { return wgmma_tile(base + S::b_at + stage * S::b_bytes); };
+  QT_UNROLL
+  for (int i = 0; i < high; ++i) {
+    QT_UNROLL
+    for (int j = 0; j < width; ++j) sums[i][j] = Sum(0);
+  }
+
+  if constexpr (Config::promote == 0) {
+    u32 before = 0;
+    for (u32 kb = 0; kb < k_blocks; ++kb) {
+      barrier_wait(full(ring), ring.parity);
+      QT_UNROLL
+      for (int i = 0; i < high; ++i) pin(sums[i]);
+      wgmma_fence();
+      const u64 a = a_tile(ring.stage), b = b_tile(ring.stage);
+      QT_UNROLL
+      for (u32 k = 0; k < 4u; ++k) {
+        QT_UNROLL
+        for (u32 i = 0; i < u32(high); ++i)
+          multiply(sums[i], a + i * 512u + k * 2u, b + k * 2u, 1u);
+      }
+      wgmma_commit();
+      if (kb > 0) {
+        wgmma_wait<1>();
+        release<Config>(empty(before), lane);
+      }
+      before = ring.stage;
+      ring.advance(Config::stages);
+    }
+    wgmma_wait<0>();
+    QT_UNROLL
+    for (int i = 0; i < high; ++i) pin(sums[i]);
+    if (k_blocks > 0) release<Config>(empty(before), lane);
+  } else if constexpr (Config::pieces == 1) {
+    Sum part[high][width];
+    for (u32 kb = 0; kb < k_blocks; kb += Config::promote) {
+      const u32 count = min_u32(k_blocks - kb, Config::promote);
+      u32 before = 0;
+      for (u32 p = 0; p < count; ++p) {
+        barrier_wait(full(ring), ring.parity);
+        QT_UNROLL
+        for (int i = 0; i < high; ++i) pin(part[i]);
+        wgmma_fence();
+        const u64 a = a_tile(ring.stage), b = b_tile(ring.stage);
+        QT_UNROLL
+        for (u32 k = 0; k < 4u; ++k) {
+          QT_UNROLL
+          for (u32 i = 0; i < u32(high); ++i)
+            multiply(part[i], a + i * 512u + k * 2u, b + k * 2u, p | k);
+        }
+        wgmma_commit();
+        if (p > 0) {
+          wgmma_wait<1>();
+          release<Config>(empty(before), lane);
+        }
+        before = ring.stage;
+        ring.advance(Config::stages);
+      }
+      wgmma_wait<0>();
+      QT_UNROLL
+      for (int i = 0; i < high; ++i) pin(part[i]);
+      release<Config>(empty(before), lane);
+      QT_UNROLL
+      for (int i = 0; i < high; ++i) {
+        QT_UNROLL
+        for (int j = 0; j < width; ++j) sums[i][j] = sums[i][j] + part[i][j];
+      }
+    }
+  } else {
+    static_assert(Config::promote == 0 || Config::pieces == 1 || Config::stages >= Config::promote,
+                  "all stages between two promotions are held at once");
+    Sum part[width / 2];
+    for (u32 kb = 0; kb < k_blocks; kb += Config::promote) {
+      const u32 count = min_u32(k_blocks - kb, Config::promote);
+      const Ring start = ring;
+      QT_UNROLL
+      for (u32 piece = 0; piece < 2u; ++piece) {
+        ring = start;
+        for (u32 p = 0; p < count; ++p) {
+          if (piece == 0) barrier_wait(full(ring), ring.parity);
+          pin(part);
+          wgmma_fence();
+          const u64 a = a_tile(ring.stage);
+          const u64 b = b_tile(ring.stage) + piece * (Config::tile_n / 2u * 8u);
+          QT_UNROLL
+          for (u32 k = 0; k < 4u; ++k) multiply(part, a + k * 2u, b + k * 2u, p | k);
+          wgmma_commit();
+          ring.advance(Config::stages);
+        }
+        wgmma_wait<0>();
+        pin(part);
+        if (piece == 1) {
+          Ring done = start;
+          for (u32 p = 0; p < count; ++p) {
+            release<Config>(empty(done.stage), lane);
+            done.advance(Config::stages);
+          }
+        }
+        QT_UNROLL
+        for (int j = 0; j < width / 2; ++j)
+          sums[0][int(piece) * (width / 2) + j] = sums[0][int(piece) * (width / 2) + j] + part[j];
+      }
+    }
+  }
+}
+
+template <class Config>
+QT_FN void multiply_and_store(const qt_args& args, const Tiles<Config>& tiles, u32 k_blocks,
+                              u32 base, u32 rank) {
+  using S = Shared90<Config>;
+  using Sum = typename SumOf<Config::element>::Type;
+  constexpr int high = Config::tile_m / 128;
+  constexpr int width = Config::tile_n / 2;
+  const u32 group = thread_index() / 128u - 1u;
+  const u32 thread = thread_index() % 128u, lane = thread % 32u, warp = thread / 32u;
+  const u32 quad_row = lane / 4u, quad_column = lane % 4u * 2u;
+  const i64 m = Config::m > 0 ? Config::m : args.m;
+  const i64 n = Config::n > 0 ? Config::n : args.n;
+  const u32 factors = base + S::columns_at + group * (S::columns_bytes / 2);
+  const u32 biases = factors + Config::tile_n * 4;
+  const u32 staged = base + S::staging_at + (group * 4u + warp) * 2048u;
+  const float factor = mul(args.alpha, Config::descale);
+  const bool aligned =
+      ((reinterpret_cast<u64>(args.d.data) | u64(args.d.ld * 2) | u64(args.d.batch_stride * 2)) &
+       15u) == 0;
+  Ring ring = {0, 0};
+  for (u32 tile = block_index() / Config::cluster; tile < tiles.total;
+       tile += block_count() / Config::cluster) {
+    u32 batch, y, x;
+    tiles.place(tile, batch, y, x);
+    const i64 row0 =
+        i64(y * Config::cluster + rank) * Config::tile_m + group * (Config::tile_m / 2);
+    const i64 column0 = i64(x) * Config::tile_n;
+    const i64 right = column0 + Config::tile_n;
+    const Destination d = {batch, m, right < n ? right : n};
+
+    // References travel while the tile is multiplied.
+    const u8* a_references =
+        static_cast<const u8*>(args.a.scales) + batch * args.a.scale_batch_stride;
+    const u8* b_references =
+        static_cast<const u8*>(args.b.scales) + batch * args.b.scale_batch_stride;
+    u32 row_reference[high][2];
+    QT_UNROLL
+    for (int i = 0; i < high; ++i) {
+      QT_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const i64 row = row0 + 64 * i + 16 * warp + quad_row + 8 * half;
+        row_reference[i][half] = row < m ? a_references[row] : kZeroRow;
+      }
+    }
+    constexpr int column_steps = (Config::tile_n + 127) / 128;
+    u32 column_reference[column_steps];
+    float column_bias[column_steps];
+    QT_UNROLL
+    for (int i = 0; i < column_steps; ++i) {
+      const i64 column = column0 + thread + 128 * i;
+      const bool inside = thread + 128u * i < u32(Config::tile_n) && column < n;
+      column_reference[i] = inside ? b_references[column] : kZeroRow;
+      column_bias[i] = 0.0f;
+      if constexpr (Config::bias)
+        if (inside) column_bias[i] = element<Config::output>(args.bias, column);
+    }
+
+    Sum sums[high][width];
+    multiply_tile<Config>(sums, k_blocks, base, group, lane, ring);
+
+    bool unfit = false;
+    QT_UNROLL
+    for (int i = 0; i < high; ++i)
+      unfit = unfit || row_reference[i][0] == kUnfit || row_reference[i][1] == kUnfit;
+    QT_UNROLL
+    for (int i = 0; i < column_steps; ++i) unfit = unfit || column_reference[i] == kUnfit;
+    // The first barrier also ends the last tile's reading of the column slices.
+    unfit = sync_named_any(1u + group, 128u, unfit);
+    QT_UNROLL
+    for (int i = 0; i < column_steps; ++i) {
+      const u32 at = (thread + 128u * i) * 4u;
+      if (thread + 128u * i < u32(Config::tile_n)) {
+        store_shared_f32(factors + at,
+                         mul(factor, reference_value<Config::element>(column_reference[i])));
+        if constexpr (Config::bias) store_shared_f32(biases + at, column_bias[i]);
+      }
+    }
+    sync_named(1u + group, 128u);
+    if (thread == 0)
+      static_cast<u32*>(args.workspace)
+          [((batch * tiles.down * Config::cluster + y * Config::cluster + rank) * 2u + group) *
+               tiles.across +
+           x] = u32(unfit);
+    if (unfit) continue;
+
+    // Values 4j..4j+3 of 64 rows' sums, as they go to D.
+    const auto results = [&](int i, int j, float(&v)[4]) {
+      const u32 at = u32(8 * j) * 4u + quad_column * 4u;
+      const Words2 by = load_shared_2(factors + at);
+      QT_UNROLL
+      for (int e = 0; e < 4; ++e)
+        v[e] = mul(mul(float(sums[i][4 * j + e]),
+                       reference_value<Config::element>(row_reference[i][e / 2])),
+                   float_of(by.word[e % 2]));
+      if constexpr (Config::bias || Config::accumulate) {
+        Words2 bias = {};
+        if constexpr (Config::bias) bias = load_shared_2(biases + at);
+        QT_UNROLL
+        for (int e = 0; e < 4; ++e) {
+          const i64 r = row0 + 64 * i + 16 * warp + quad_row + e / 2 * 8;
+          const i64 c = column0 + 8 * j + quad_column + e % 2;
+          if (r < m && c < d.n)
+            v[e] = v[e] + addend<Config>(args, d, r, c, float_of(bias.word[e % 2]));
+        }
+      }
+    };
+    QT_UNROLL
+    for (int i = 0; i < high; ++i) {
+      const i64 row = row0 + 64 * i + 16 * warp;
+      if constexpr (Config::output == DType::f32) {
+        QT_UNROLL
+        for (int j = 0; j < width / 4; ++j) {
+          float v[4];
+          results(i, j, v);
+          store_fragment<Config>(args, d, row + quad_row, column0 + 8 * j + quad_column, v);
+        }
+      } else {
+        // 64 columns at a time: 16 with each store_matrix_4, whose row addresses come from lanes
+        // 0-7 and 8-15 for the left 8 columns, 16-23 and 24-31 for the right ones.
+        const u32 r = lane % 16u;
+        QT_UNROLL
+        for (int pass = 0; pass < (width + 31) / 32; ++pass) {
+          QT_UNROLL
+          for (int pair = 0; pair < 4; ++pair) {
+            const int j = pass * 8 + pair * 2;
+            if (j >= width / 4) continue;
+            float left[4], right[4];
+            results(i, j, left);
+            results(i, j + 1, right);
+            store_matrix_4(staged + r * 128u + (((u32(pair) * 2u + lane / 16u) ^ (r & 7u)) << 4),
+                           pack_pair<Config::output>(left[0], left[1]),
+                           pack_pair<Config::output>(left[2], left[3]),
+                           pack_pair<Config::output>(right[0], right[1]),
+                           pack_pair<Config::output>(right[2], right[3]));
+          }
+          sync_warp();
+          store_staged<Config>(args, d, staged, row, column0 + pass * 64, lane, aligned);
+          sync_warp();
+        }
+      }
+    }
+  }
+}
+
+template <class Config>
+QT_FN void gemm_sm90(const Config&, const qt_args& args, const qt_tensor_map& a_map,
+                     const qt_tensor_map& b_map) {
+  using S = Shared90<Config>;
+  const u32 base = shared_base();
+  const u32 rank = Config::cluster > 1 ? cluster_rank() : 0u;
+  if (thread_index() == 0) {
+    for (u32 i = 0; i < Config::stages; ++i) {
+      barrier_init(base + S::full_at + 8u * i, 1u);
+      barrier_init(base + S::empty_at + 8u * i, 8u * Config::cluster);
+    }
+    barrier_init_fence();
+  }
+  if constexpr (Config::cluster > 1) {
+    sync_cluster();
+  } else {
+    sync_block();
+  }
+  const i64 k = Config::k > 0 ? Config::k : args.k;
+  const u32 k_blocks = u32((k + 127) / 128);
+  const Tiles<Config> tiles(Config::m > 0 ? Config::m : args.m, Config::n > 0 ? Config::n : args.n,
+                            args.batch);
+  if (warp_index() < 4u) {
+    give_registers<24>();
+    if (thread_index() == 0) bring_tiles<Config>(args, a_map, b_map, tiles, k_blocks, base, rank);
+  } else {
+    take_registers<240>();
+    multiply_and_store<Config>(args, tiles, k_blocks, base, rank);
+  }
+}
+
+}  // namespace qt::cuda
+
+#endif

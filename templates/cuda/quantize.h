@@ -1,0 +1,321 @@
+// One pass from high precision to MXFP4: rotate, find scales, round, pack; row-wise, column-wise
+// (the transposed copy), or both, as packed codes and scales or as the operand that a GEMM expands.
+//
+// A thread owns one block of 32, so the defining text of mxfp4/ needs no lanes but for rotations
+// beyond 32. Grid: blocks of all kinds take their work in bands of 256 rows, row-wise work first,
+// so that the second reading of a band comes from the L2 cache.
+#ifndef QT_CUDA_QUANTIZE_H
+#define QT_CUDA_QUANTIZE_H
+
+#include "args.h"
+#include "cuda/encode.h"
+#include "cuda/expand.h"
+#include "cuda/load.h"
+#include "cuda/rotate.h"
+
+namespace qt::cuda {
+
+/// Where codes and scales go: the spelling of the generator's layouts.
+enum class Output { plain, scales_128x4, e5m2, int8_rows };
+
+/// The spelling and the order are those of the generator's Copies.
+enum class Copies { rows, columns, both };
+
+QT_FN constexpr bool is_expanded(Output output) {
+  return output == Output::e5m2 || output == Output::int8_rows;
+}
+
+QT_FN constexpr i64 round_up(i64 value, i64 unit) { return (value + unit - 1) / unit * unit; }
+QT_FN constexpr i64 ceil_div(i64 value, i64 unit) { return (value + unit - 1) / unit; }
+QT_FN constexpr i64 padding_unit(int rotation) { return rotation > 32 ? rotation : 32; }
+
+/// Byte of block `block` of row `row` in 128 x 4 tiles, `tiles` of them along K.
+QT_FN i64 place_128x4(i64 row, i64 block, i64 tiles) {
+  return ((row / 128) * tiles + block / 4) * 512 + (row % 32) * 16 + row / 32 % 4 * 4 + block % 4;
+}
+
+/// Blocks of threads that share the row-wise work of a band of 256 rows: two MX blocks a thread.
+QT_FN constexpr u32 row_parts_of_band(i64 k, int rotation, int threads) {
+  return u32(ceil_div(256 * (round_up(k, padding_unit(rotation)) / 32), 2 * threads));
+}
+
+/// Where this call's part of the transposed copy lies in the whole one, in that copy's coordinates.
+struct ColumnPlace {
+  i64 row0, k0, k_global;
+};
+template <class Config>
+QT_FN ColumnPlace column_place(const qt_args& args) {
+  // Beside a row-wise copy, row0 and k0 are that copy's, and the rows are taken to be all there
+  // are.
+  if constexpr (Config::copies == Copies::both) return {args.k0, args.row0, args.m};
+  return {args.row0, args.k0, args.k_global > 0 ? args.k_global : args.m};
+}
+
+template <class Config>
+QT_FN SignMask signs_of(const qt_args& args) {
+  if constexpr (Config::signs == Signs::per_call) return sign_mask_from_seed(args.sign_seed);
+  SignMask mask = {};
+  if constexpr (Config::signs == Signs::fixed) {
+    QT_UNROLL
+    for (int i = 0; i < 8; ++i) mask.word[i] = args.sign_mask[i];
+  }
+  return mask;
+}
+
+/// Packed codes of block `block` of row `row` of one copy, and its scale byte, to where they
+/// belong.
+template <class Config>
+QT_FN void store_block(const qt_tensor& to, i64 batch, i64 row, i64 block, i64 blocks,
+                       const u32 (&packed)[4], u32 byte) {
+  const i64 first = batch * to.batch_stride + row * to.ld + block * 32;
+  u8* codes = static_cast<u8*>(to.data) + first / 2;
+  if ((reinterpret_cast<u64>(codes) & 15u) == 0) {
+    store_global(reinterpret_cast<Words4*>(codes), {{packed[0], packed[1], packed[2], packed[3]}});
+  } else {
+    QT_UNROLL
+    for (int i = 0; i < 16; ++i) codes[i] = u8(packed[i / 4] >> (8 * (i % 4)));
+  }
+  u8* scales = static_cast<u8*>(to.scales) + batch * to.scale_batch_stride;
+  if constexpr (Config::output == Output::scales_128x4) {
+    scales[place_128x4(row, block, ceil_div(blocks, 4))] = u8(byte);
+  } else {
+    scales[row * to.scale_ld + block] = u8(byte);
+  }
+}
+
+/// Rotates and quantises the block that `raw` holds; every lane of the warp takes part.
+template <class Config>
+QT_FN u32 quantize_raw(const Raw<Config::input>& raw, u32 signs, u32 segment_lane, u32 lane_step,
+                       const Noise& noise, u64 position, u32 (&packed)[4]) {
+  float x[32];
+  QT_UNROLL
+  for (int j = 0; j < 32; ++j) x[j] = raw.value(j);
+  rotate_over_lanes<Config::rotation, Config::signs != Signs::none>(x, signs, segment_lane,
+                                                                    lane_step);
+  return quantize_fast<Config::scale_rule, Config::rounding>(x, noise, position, packed);
+}
+
+/// Row-wise, packed output: blocks of rows first_row..last_row, spread over `threads_in_all`.
+template <class Config>
+QT_FN void quantize_rows(const qt_args& args, i64 batch, u32 first_row, u32 last_row, u32 thread,
+                         u32 threads_in_all) {
+  constexpr int g = Config::rotation;
+  const i64 k = Config::k > 0 ? Config::k : args.k;
+  const u32 blocks = u32(round_up(k, padding_unit(g)) / 32);
+  const u32 total = (last_row - first_row) * blocks;
+  const SignMask mask = signs_of<Config>(args);
+  const Noise noise = {args.noise_seed, args.stream, noise_lane(args.operand, 0)};
+  const i64 k_global = args.k_global > 0 ? args.k_global : k;
+  const u8* source =
+      static_cast<const u8*>(args.a.data) + batch * args.a.batch_stride * bytes_of(Config::input);
+  const bool aligned = is_aligned<Config::input>(source, args.a.ld);
+
+  const auto load = [&](u32 index, Raw<Config::input>& raw) {
+    const bool inside = index < total;
+    const u32 row = inside ? index / blocks : 0u;
+    const u32 block = inside ? index - row * blocks : 0u;
+    const i64 rest = inside ? k - i64(block) * 32 : 0;
+    load_block<Config::input>(raw, source, i64(first_row + row) * args.a.ld + i64(block) * 32,
+                              rest < 32 ? int(rest) : 32, aligned);
+  };
+
+  // A warp goes on while its first lane has work: shuffles need all lanes.
+  Raw<Config::input> next;
+  const u32 lane = thread % 32u;
+  u32 index = thread;
+  if (index - lane < total) load(index, next);
+  while (index - lane < total) {
+    const Raw<Config::input> raw = next;
+    const u32 after = index + threads_in_all;
+    if (after - lane < total) load(after, next);
+    const u32 row = first_row + index / blocks;
+    const u32 block = index % blocks;
+    u32 packed[4];
+    const u32 byte = quantize_raw<Config>(
+        raw, block_signs<g>(mask, block), lane, 1u, noise,
+        noise_position(row, i64(block) * 32, args.row0, args.k0, k_global), packed);
+    if (index < total) store_block<Config>(args.d, batch, row, block, blocks, packed, byte);
+    index = after;
+  }
+}
+
+/// Column-wise, packed output: a tile of 256 rows and 64 columns of X, whose columns become rows of
+/// `to`. Threads: 256. Lane = 4 * segment + column pair, so that a rotation along rows runs over
+/// lanes and that eight lanes write 128 consecutive bytes.
+template <class Config>
+QT_FN void quantize_columns(const qt_args& args, const qt_tensor& to, i64 batch, u32 first_row,
+                            u32 first_column, u32 thread) {
+  constexpr int g = Config::rotation;
+  constexpr int bytes = bytes_of(Config::input);
+  constexpr int pitch = 64 * bytes;   // of a row of the tile
+  constexpr int chunks = pitch / 16;  // 16-byte pieces of it
+  const i64 k = Config::k > 0 ? Config::k : args.k;
+  const i64 padded = round_up(args.m, padding_unit(g));
+  const u32 tile = shared_base();
+  const u8* source = static_cast<const u8*>(args.a.data) + batch * args.a.batch_stride * bytes;
+  const bool aligned = is_aligned<Config::input>(source, args.a.ld);
+
+  // Chunk c of row r lies at c ^ (r ^ r / 32) % 8, so that both directions avoid bank conflicts.
+  for (u32 i = thread; i < 256u * chunks; i += 256u) {
+    const u32 row = i / chunks, chunk = i % chunks;
+    const i64 y = i64(first_row) + row;
+    const i64 x = i64(first_column) + chunk * (16 / bytes);
+    const u32 at = tile + row * pitch + (chunk ^ ((row ^ (row >> 5)) & 7u)) * 16u;
+    const i64 left = y < args.m ? k - x : 0;
+    const u32 valid = left <= 0 ? 0u : left * bytes >= 16 ? 16u : u32(left) * bytes;
+    if (aligned) {
+      copy_async_16(at, source + (valid ? (y * args.a.ld + x) * bytes : 0), valid);
+    } else {
+      QT_UNROLL
+      for (int e = 0; e < 16 / bytes; ++e) {
+        const i64 from = y * args.a.ld + x + e;
+        if constexpr (bytes == 4) {
+          store_shared_u32(at + 4u * e,
+                           e * 4u < valid ? reinterpret_cast<const u32*>(source)[from] : 0u);
+        } else {
+          store_shared_u16(at + 2u * e,
+                           e * 2u < valid ? reinterpret_cast<const u16*>(source)[from] : 0u);
+        }
+      }
+    }
+  }
+  copy_async_commit();
+  copy_async_wait<0>();
+  sync_block();
+
+  const u32 lane = thread % 32u, warp = thread / 32u;
+  const u32 segment = lane / 4u;
+  const u32 block = first_row / 32u + segment;
+  const SignMask mask = signs_of<Config>(args);
+  const Noise noise = {args.noise_seed, args.stream, noise_lane(args.operand, 1)};
+  const ColumnPlace place = column_place<Config>(args);
+  u32 raw[32];
+  QT_UNROLL
+  for (u32 pass = 0; pass < 2u; ++pass) {
+    const u32 column = 8u * warp + 2u * (lane % 4u) + pass;
+    if (bytes == 4 || pass == 0) {
+      const u32 chunk = column * bytes / 16u, inside = column * bytes % 16u;
+      QT_UNROLL
+      for (u32 r = 0; r < 32u; ++r)
+        raw[r] = load_shared_u32(tile + (segment * 32u + r) * pitch +
+                                 (chunk ^ ((r ^ segment) & 7u)) * 16u + inside);
+    }
+    float x[32];
+    QT_UNROLL
+    for (int r = 0; r < 32; ++r) {
+      if constexpr (bytes == 4) {
+        x[r] = float_of(raw[r]);
+      } else {
+        x[r] = half_of<Config::input>(raw[r], int(pass));
+      }
+    }
+    rotate_over_lanes<g, Config::signs != Signs::none>(x, block_signs<g>(mask, block), lane, 4u);
+    const i64 row = i64(first_column) + column;  // of the transposed copy
+    u32 packed[4];
+    const u32 byte = quantize_fast<Config::scale_rule, Config::rounding>(
+        x, noise, noise_position(row, i64(block) * 32, place.row0, place.k0, place.k_global),
+        packed);
+    if (row < k && i64(block) * 32 < padded)
+      store_block<Config>(to, batch, row, block, padded / 32, packed, byte);
+  }
+}
+
+/// Row-wise into an expanded operand: `threads_per_row` threads share a row, whose packed codes
+/// wait in shared memory until the row's reference is known.
+template <class Config>
+QT_FN void quantize_expanded(const qt_args& args, i64 batch, u32 group, u32 thread) {
+  constexpr int g = Config::rotation;
+  constexpr u32 team = Config::threads_per_row;
+  constexpr u32 teams = Config::threads / team;
+  constexpr Expanded type = Config::output == Output::e5m2 ? Expanded::e5m2 : Expanded::int8;
+  const i64 k = Config::k > 0 ? Config::k : args.k;
+  const u32 blocks = u32(round_up(k, 128) / 32);
+  const StagedRow stage = staged_row(blocks);
+  const u32 slot = thread / team, t = thread % team;
+  const u32 codes = shared_base() + slot * stage.bytes;
+  const u32 bytes = codes + stage.scales_at;
+  const u32 ranges = shared_base() + teams * stage.bytes;  // 12 bytes a warp
+  const i64 row = i64(group) * teams + slot;
+  const bool row_exists = row < args.m;
+
+  const SignMask mask = signs_of<Config>(args);
+  const Noise noise = {args.noise_seed, args.stream, noise_lane(args.operand, 0)};
+  const i64 k_global = args.k_global > 0 ? args.k_global : k;
+  const u8* source =
+      static_cast<const u8*>(args.a.data) + batch * args.a.batch_stride * bytes_of(Config::input);
+  const bool aligned = is_aligned<Config::input>(source, args.a.ld);
+  const auto load = [&](u32 block, Raw<Config::input>& raw) {
+    const i64 rest = row_exists ? k - i64(block) * 32 : 0;
+    load_block<Config::input>(raw, source, rest > 0 ? row * args.a.ld + i64(block) * 32 : 0,
+                              rest < 32 ? int(rest) : 32, aligned);
+  };
+
+  RowRange range = {};
+  Raw<Config::input> next;
+  load(t, next);
+  const u32 lane = thread % 32u;
+  for (u32 block = t; block - lane < blocks; block += team) {
+    const Raw<Config::input> raw = next;
+    if (block + team - lane < blocks) load(block + team, next);
+    u32 packed[4];
+    const u32 byte = quantize_raw<Config>(
+        raw, block_signs<g>(mask, block), lane, 1u, noise,
+        noise_position(row, i64(block) * 32, args.row0, args.k0, k_global), packed);
+    if (block < blocks) {
+      store_shared_4(codes + staged_place(block), {{packed[0], packed[1], packed[2], packed[3]}});
+      store_shared_u8(bytes + block, byte);
+      widen(range, byte, packed);
+    }
+  }
+  const RowRange of_warp = {warp_max(range.high), warp_max(range.depth), warp_max(range.nan)};
+  if (lane == 0) {
+    const u32 at = ranges + thread / 32u * 12u;
+    store_shared_u32(at, of_warp.high);
+    store_shared_u32(at + 4u, of_warp.depth);
+    store_shared_u32(at + 8u, of_warp.nan);
+  }
+  sync_block();
+  if (!row_exists) return;
+  RowRange whole = {};
+  for (u32 w = 0; w < team / 32u; ++w) {
+    const u32 at = ranges + (slot * (team / 32u) + w) * 12u;
+    whole.high = max_u32(whole.high, load_shared_u32(at));
+    whole.depth = max_u32(whole.depth, load_shared_u32(at + 4u));
+    whole.nan |= load_shared_u32(at + 8u);
+  }
+  const u32 reference = reference_of<type>(whole);
+  u8* out = static_cast<u8*>(args.d.data) + batch * args.d.batch_stride + row * args.d.ld;
+  if (t == 0)
+    static_cast<u8*>(args.d.scales)[batch * args.d.scale_batch_stride + row] = u8(reference);
+  store_expanded<type>(out, codes, bytes, blocks, reference, t, team);
+}
+
+template <class Config>
+QT_FN void quantize(const Config&, const qt_args& args) {
+  const u32 thread = thread_index();
+  const i64 batch = block_index_z();
+  if constexpr (is_expanded(Config::output)) {
+    quantize_expanded<Config>(args, batch, block_index(), thread);
+  } else {
+    constexpr bool by_rows = Config::copies != Copies::columns;
+    constexpr bool by_columns = Config::copies != Copies::rows;
+    const i64 k = Config::k > 0 ? Config::k : args.k;
+    const u32 row_parts = by_rows ? row_parts_of_band(k, Config::rotation, Config::threads) : 0u;
+    const u32 column_parts = by_columns ? u32(ceil_div(k, 64)) : 0u;
+    const u32 band = block_index() / (row_parts + column_parts);
+    const u32 part = block_index() % (row_parts + column_parts);
+    const u32 first_row = band * 256u;
+    if (part < row_parts) {
+      const u32 last_row = u32(args.m - first_row < 256 ? args.m : first_row + 256);
+      quantize_rows<Config>(args, batch, first_row, last_row, part * Config::threads + thread,
+                            row_parts * Config::threads);
+    } else if constexpr (by_columns) {
+      quantize_columns<Config>(args, by_rows ? args.d2 : args.d, batch, first_row,
+                               (part - row_parts) * 64u, thread);
+    }
+  }
+}
+
+}  // namespace qt::cuda
+
+#endif

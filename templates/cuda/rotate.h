@@ -1,0 +1,64 @@
+// The rotation of mxfp4/hadamard.h spread over lanes: each lane holds 32 elements, and neighbouring
+// lanes (by their index's bits from `lane_step` on) the next 32. Same stages in the same order, so
+// the same bits.
+#ifndef QT_CUDA_ROTATE_H
+#define QT_CUDA_ROTATE_H
+
+#include "cuda/primitives.h"
+#include "mxfp4/hadamard.h"
+
+namespace qt::cuda {
+
+/// The 32 sign bits for block `block` of a row, given all 256.
+template <int g>
+QT_FN u32 block_signs(const SignMask& mask, u32 block) {
+  if constexpr (g == 16) {
+    return (mask.word[0] & 0xffffu) | (mask.word[0] << 16);
+  } else if constexpr (g <= 32) {
+    return mask.word[0];
+  } else {
+    u32 word = mask.word[0];
+    QT_UNROLL
+    for (u32 i = 1; i < u32(g / 32); ++i) word = block % u32(g / 32) == i ? mask.word[i] : word;
+    return word;
+  }
+}
+
+template <int g, bool has_signs>
+QT_FN void rotate_over_lanes(float (&x)[32], u32 signs, u32 lane, u32 lane_step) {
+  if constexpr (g > 1) {
+    if constexpr (has_signs) {
+      QT_UNROLL
+      for (int j = 0; j < 32; ++j) x[j] = float_of(bits_of(x[j]) ^ ((signs << (31 - j)) & kSign));
+    }
+    // Counted by stage and pair, because the compiler unrolls no loops whose bounds are other
+    // loops'.
+    constexpr int stages = g == 16 ? 4 : 5;
+    QT_UNROLL
+    for (int stage = 0; stage < stages; ++stage) {
+      QT_UNROLL
+      for (int pair = 0; pair < 16; ++pair) {
+        const int j = ((pair >> stage) << (stage + 1)) | (pair & ((1 << stage) - 1));
+        const float a = x[j];
+        const float b = x[j | 1 << stage];
+        x[j] = a + b;
+        x[j | 1 << stage] = a - b;
+      }
+    }
+    QT_UNROLL
+    for (int h = 32; h < g; h *= 2) {
+      const u32 step = u32(h / 32) * lane_step;
+      // The lower lane keeps a + b, the upper one a - b: its own times +-1 plus the other's.
+      const float sign = (lane & step) ? -1.0f : 1.0f;
+      QT_UNROLL
+      for (int j = 0; j < 32; ++j) x[j] = fma_rn(x[j], sign, shuffle_xor(x[j], step));
+    }
+    const float norm = hadamard_norm(g);
+    QT_UNROLL
+    for (int j = 0; j < 32; ++j) x[j] = mul(x[j], norm);
+  }
+}
+
+}  // namespace qt::cuda
+
+#endif
