@@ -44,6 +44,12 @@ class Kernel {
   virtual ~Kernel() = default;
 };
 
+/// A kernel that came with the library. Its variant decides launch and layouts, as for any other.
+struct PrebuiltKernel {
+  std::shared_ptr<const Kernel> kernel;
+  Variant variant;
+};
+
 /// Where time is taken from, so that tests can inject a clock.
 class Stopwatch {
  public:
@@ -64,8 +70,12 @@ class Backend {
   virtual Result<std::shared_ptr<const Kernel>> load(const Binary& binary,
                                                      const Source& source) = 0;
 
-  /// A kernel that needs no compiler, for one step of a plan; an error where there is none.
-  virtual Result<std::shared_ptr<const Kernel>> prebuilt(const Problem& step) = 0;
+  /// A kernel that needs no compiler, for one step of a plan, and the variant it is; an error where
+  /// there is none.
+  virtual Result<PrebuiltKernel> prebuilt(const Problem& step, const Variant& wanted) = 0;
+
+  /// The target whose default plans `prebuilt` has kernels for.
+  virtual Target prebuilt_target() const { return device().target; }
 
   /// Starts a kernel; never compiles, loads, allocates, locks or synchronises. CPU: runs to the
   /// end.

@@ -35,20 +35,27 @@ class Executable {
   Layout b_layout() const { return b_layout_; }
 
   /// The most over the problem's extents, in bytes.
-  std::int64_t workspace_bytes() const { return workspace_bytes_; }
+  std::int64_t workspace_bytes() const { return workspace_.bytes; }
 
-  /// Runs all steps. `args` holds this call's sizes, operands and workspace; sizes must lie in the
-  /// extents.
-  Status run(const qt_args& args, void* stream) const;
+  /// Runs all steps. `args` holds this call's sizes (inside the extents), operands with all strides
+  /// stated, and at least workspace_bytes() of workspace at a multiple of 64 bytes. `row0_b` is
+  /// args.row0 for the rows of B. Never allocates, loads, locks or reads a file.
+  Status run(const qt_args& args, void* stream, std::int64_t row0_b = 0) const;
+
+  bool is_prebuilt() const { return prebuilt_; }
 
  private:
   struct LoadedStep {
     StepKind kind;
-    const Family* family;  ///< null for a prebuilt kernel
+    const Family* family;
     Variant variant;
     Problem problem;
     std::shared_ptr<const Kernel> kernel;
   };
+
+  static std::shared_ptr<Executable> outline(const Backend& backend, const Problem& problem,
+                                             Plan plan, const Target& target);
+  qt_args step_args(const LoadedStep& step, const qt_args& args, std::int64_t row0_b) const;
 
   Problem problem_;
   Plan plan_;
@@ -57,7 +64,10 @@ class Executable {
   std::vector<LoadedStep> steps_;
   std::vector<Binary> binaries_;
   Layout a_layout_ = Layout::plain, b_layout_ = Layout::plain;
-  std::int64_t workspace_bytes_ = 0;
+  Layout a_packed_ = Layout::plain, b_packed_ = Layout::plain;  ///< of intermediate copies
+  Workspace workspace_;  ///< offsets for the extents' upper ends serve every size below
+  std::int64_t padding_ = 32;
+  bool prebuilt_ = false;
 };
 
 }  // namespace quarterturn

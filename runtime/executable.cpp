@@ -1,0 +1,140 @@
+#include "runtime/executable.hpp"
+
+#include <fmt/format.h>
+
+#include "runtime/operand.hpp"
+
+namespace quarterturn {
+namespace {
+
+bool multiplies(Op op) {
+  return op == Op::gemm || op == Op::hadamard_gemm || op == Op::gemm_quantize;
+}
+
+Status with_step(const Status& status, const Step& step) {
+  return Status(status.code(), fmt::format("{} ({}): {}", step_name(step.kind), step.variant.text(),
+                                           status.message()));
+}
+
+}  // namespace
+
+std::shared_ptr<Executable> Executable::outline(const Backend& backend, const Problem& problem,
+                                                Plan plan, const Target& target) {
+  std::shared_ptr<Executable> out(new Executable);
+  out->problem_ = problem;
+  out->plan_ = std::move(plan);
+  out->target_ = target;
+  out->backend_ = &backend;
+  out->padding_ = padding_unit(problem);
+  out->workspace_ = workspace_of(problem, target, out->plan_,
+                                 {problem.m.hi, problem.n.hi, problem.k.hi, problem.batch.hi});
+  const Step& last = out->plan_.steps.back();
+  const Family& family = *find_family(last.variant.family);
+  out->a_packed_ = family.a_layout(problem, last.variant);
+  out->b_packed_ = family.b_layout(problem, last.variant);
+  // What the caller hands in: as the problem gives it, or as the multiplying kernel reads it.
+  const auto read_as = [](Layout given, Layout packed) {
+    return given == Layout::chosen ? packed : given;
+  };
+  out->a_layout_ = read_as(problem.a_layout, out->a_packed_);
+  out->b_layout_ = read_as(problem.b_layout, out->b_packed_);
+  return out;
+}
+
+Result<std::shared_ptr<const Executable>> Executable::build(Backend& backend,
+                                                            const Problem& problem,
+                                                            const Plan& plan) {
+  const Target& target = backend.device().target;
+  if (auto status = check_plan(problem, target, plan); !status.ok()) return status;
+  auto out = outline(backend, problem, plan, target);
+  for (const Step& step : plan.steps) {
+    const Family* family = find_family(step.variant.family);
+    const Problem part = step_problem(problem, target, plan, step.kind);
+    const Source source = family->emit(part, target, step.variant);
+    auto binary = backend.compile(source);
+    if (!binary.ok()) return with_step(binary.status(), step);
+    auto kernel = backend.load(*binary, source);
+    if (!kernel.ok()) return with_step(kernel.status(), step);
+    out->binaries_.push_back(std::move(*binary));
+    out->steps_.push_back({step.kind, family, step.variant, part, std::move(*kernel)});
+  }
+  return std::shared_ptr<const Executable>(std::move(out));
+}
+
+Result<std::shared_ptr<const Executable>> Executable::prebuilt(Backend& backend,
+                                                               const Problem& problem) {
+  const Target target = backend.prebuilt_target();
+  auto plan = default_plan(problem, target);
+  if (!plan.ok()) return plan.status();
+  std::vector<std::shared_ptr<const Kernel>> kernels;
+  for (Step& step : plan->steps) {
+    auto kernel = backend.prebuilt(step_problem(problem, target, *plan, step.kind), step.variant);
+    if (!kernel.ok()) return with_step(kernel.status(), step);
+    kernels.push_back(std::move(kernel->kernel));
+    step.variant = std::move(kernel->variant);
+  }
+  auto out = outline(backend, problem, *plan, target);
+  out->prebuilt_ = true;
+  for (std::size_t i = 0; i < kernels.size(); ++i) {
+    const Step& step = out->plan_.steps[i];
+    out->steps_.push_back({step.kind, find_family(step.variant.family), step.variant,
+                           step_problem(problem, target, out->plan_, step.kind),
+                           std::move(kernels[i])});
+  }
+  return std::shared_ptr<const Executable>(std::move(out));
+}
+
+qt_args Executable::step_args(const LoadedStep& step, const qt_args& args,
+                              std::int64_t row0_b) const {
+  char* const scratch = static_cast<char*>(args.workspace);
+  qt_args out = args;
+  out.workspace = scratch ? scratch + workspace_.kernel : nullptr;
+  out.workspace_bytes = workspace_.bytes - workspace_.kernel;
+  const auto packed_a = [&] {
+    return packed_operand(a_packed_, args.m, args.k, padding_, scratch + workspace_.a_codes,
+                          scratch + workspace_.a_scales);
+  };
+  const auto packed_b = [&] {
+    return packed_operand(b_packed_, args.n, args.k, padding_, scratch + workspace_.b_codes,
+                          scratch + workspace_.b_scales);
+  };
+  switch (step.kind) {
+    case StepKind::whole:
+      return out;
+    case StepKind::gemm:
+      if (plan_.find(StepKind::quantize_a) || plan_.find(StepKind::pack_a)) out.a = packed_a();
+      if (plan_.find(StepKind::quantize_b) || plan_.find(StepKind::pack_b)) out.b = packed_b();
+      return out;
+    case StepKind::quantize_a:
+    case StepKind::pack_a:
+      out.d = packed_a();
+      out.operand = 0;
+      break;
+    case StepKind::quantize_b:
+    case StepKind::pack_b:
+      out.a = args.b;
+      out.d = packed_b();
+      out.m = args.n;
+      out.operand = 1;
+      out.row0 = row0_b;
+      break;
+  }
+  out.n = 0;
+  // An operand stored as its transpose is quantised along its columns: X is then [k, rows].
+  if (step.problem.op == Op::quantize && step.problem.copies == Copies::columns)
+    std::swap(out.m, out.k);
+  return out;
+}
+
+Status Executable::run(const qt_args& args, void* stream, std::int64_t row0_b) const {
+  if (args.m == 0 || args.batch == 0 || (multiplies(problem_.op) && args.n == 0)) return {};
+  for (const LoadedStep& step : steps_) {
+    const qt_args now = step_args(step, args, row0_b);
+    const Launch launch = step.family->launch(step.problem, step.variant, now, backend_->threads());
+    if (auto status = backend_->launch(*step.kernel, launch, now, stream); !status.ok())
+      return status;
+  }
+  return {};
+}
+
+}  // namespace quarterturn

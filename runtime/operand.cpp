@@ -1,0 +1,49 @@
+#include "runtime/operand.hpp"
+
+namespace quarterturn {
+namespace {
+
+// Batch strides count elements of codes and the layout's units of scales.
+std::int64_t elements_per_byte(Layout layout) {
+  switch (layout) {
+    case Layout::e5m2:
+    case Layout::int8_rows:
+    case Layout::int8_blocks:
+      return 1;
+    case Layout::chosen:
+    case Layout::plain:
+    case Layout::scales_128x4:
+    case Layout::aiter:
+    case Layout::panel16:
+    case Layout::permuted:
+      return 2;
+  }
+  return 2;
+}
+
+}  // namespace
+
+qt_tensor packed_operand(Layout layout, std::int64_t rows, std::int64_t k, std::int64_t padding,
+                         void* codes, void* scales) {
+  const std::int64_t padded = round_up(k, padding);
+  const OperandBytes bytes = operand_bytes(layout, rows, k, padding);
+  const std::int64_t scale_bytes = layout == Layout::int8_blocks ? 8 : 1;
+  qt_tensor out{};
+  out.data = codes;
+  out.scales = scales;
+  out.ld = padded;
+  out.scale_ld = padded / 32;
+  out.batch_stride = bytes.codes * elements_per_byte(layout);
+  out.scale_batch_stride = bytes.scales / scale_bytes;
+  return out;
+}
+
+qt_tensor dense_matrix(std::int64_t rows, std::int64_t columns, void* data) {
+  qt_tensor out{};
+  out.data = data;
+  out.ld = columns;
+  out.batch_stride = rows * columns;
+  return out;
+}
+
+}  // namespace quarterturn
