@@ -12,6 +12,7 @@ std::int64_t packed_stride(Layout layout, std::int64_t k) {
       return k / 2;
     case Layout::e5m2:
     case Layout::int8_rows:
+      return round_up(k, 128);
     case Layout::int8_blocks:
       return k;
     case Layout::panel16:
@@ -36,7 +37,7 @@ OperandBytes operand_bytes(Layout layout, std::int64_t rows, std::int64_t k, std
       return {rows * padded / 2, round_up(rows, 32) * round_up(blocks, 8)};
     case Layout::e5m2:
     case Layout::int8_rows:
-      return {rows * padded, rows};
+      return {rows * packed_stride(layout, padded), rows};
     case Layout::int8_blocks:
       return {rows * padded, rows * blocks * 8};
     case Layout::panel16:

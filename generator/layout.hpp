@@ -4,8 +4,9 @@
 //   plain        codes [rows, K/2], low nibble = even element; scales [rows, K/32], a byte a block
 //   128x4        codes as plain; scales in the 128 x 4 tiles that Blackwell's tensor cores read
 //   aiter        scales and codes shuffled as gfx950 kernels read them
-//   e5m2         one FP8 E5M2 byte an element, relative to the row's reference exponent (Hopper)
-//   int8_rows    one int8 an element, 2q shifted by the block's exponent relative to the row
+//   e5m2         one FP8 E5M2 byte an element, relative to the row's reference exponent, which is
+//                the one scale byte of a row; K padded to 128 (Hopper; templates/cuda/expand.h)
+//   int8_rows    the same with one int8 an element, 2q shifted by the block's exponent
 //   int8_blocks  one int8 an element, 2q; for each block 8 bytes: its scale as fp32 and a
 //                correction of the dot product (CPU A operand; templates/cpu/layouts.h)
 //   panel16      panels of 16 rows; for each block of K 256 bytes of codes in the order in which a

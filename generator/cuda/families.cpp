@@ -4,7 +4,9 @@
 
 namespace quarterturn::cuda {
 
-std::vector<const Family*> families() { return {&gemm_mma()}; }
+std::vector<const Family*> families() {
+  return {&quantize(), &gemm_e5m2(), &gemm_int8(), &gemm_mma()};
+}
 
 int capability(const Target& target) {
   int value = 0;

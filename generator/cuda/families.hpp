@@ -7,6 +7,9 @@
 
 namespace quarterturn::cuda {
 
+const Family& quantize();
+const Family& gemm_e5m2();
+const Family& gemm_int8();
 const Family& gemm_mma();
 
 std::vector<const Family*> families();

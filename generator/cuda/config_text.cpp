@@ -1,0 +1,64 @@
+#include "generator/cuda/config_text.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace quarterturn::cuda {
+
+void ConfigText::constant(std::string_view type, std::string_view name, std::string_view value,
+                          std::string_view comment) {
+  lines_.push_back(
+      {fmt::format("static constexpr {} {} = {};", type, name, value), std::string(comment)});
+}
+
+void ConfigText::integer(std::string_view name, std::int64_t value, std::string_view comment) {
+  constant("int", name, fmt::format("{}", value), comment);
+}
+
+void ConfigText::flag(std::string_view name, bool value, std::string_view comment) {
+  constant("bool", name, value ? "true" : "false", comment);
+}
+
+void ConfigText::dimension(std::string_view name, const Extent& extent) {
+  if (extent.is_static())
+    constant("long long", name, fmt::format("{}", extent.lo), "");
+  else
+    constant("long long", name, "0",
+             fmt::format("given at run time: {} to {}", extent.lo, extent.hi));
+}
+
+Source ConfigText::source(const Problem& problem, const Target& target, const Variant& variant,
+                          std::string_view text, std::string_view function,
+                          const EntryShape& entry) const {
+  Source out;
+  out.language = Language::cuda;
+  out.entry = entry.name;
+  out.text =
+      fmt::format("// {}\n//   solves {}\n//   on     {}\n#include \"{}\"\n\nstruct Config {{\n",
+                  variant.text(), problem.key(), target.key(), text);
+  std::size_t width = 0;
+  for (const auto& line : lines_)
+    if (!line.comment.empty()) width = std::max(width, line.code.size());
+  for (const auto& line : lines_)
+    out.text += line.comment.empty()
+                    ? fmt::format("  {}\n", line.code)
+                    : fmt::format("  {:<{}}  // {}\n", line.code, width, line.comment);
+  std::string parameters = "const __grid_constant__ qt_args args", arguments = "Config{}, args";
+  for (const auto map : entry.maps) {
+    parameters += fmt::format(", const __grid_constant__ qt_tensor_map {}", map);
+    arguments += fmt::format(", {}", map);
+  }
+  out.text += fmt::format(
+      "}};\n\nextern \"C\" __global__ void __launch_bounds__({}, {})\n{}({}) {{\n"
+      "  qt::cuda::{}({});\n}}\n",
+      entry.threads, entry.min_blocks, entry.name, parameters, function, arguments);
+  return out;
+}
+
+std::string refuse_layout(std::string_view field, Layout given, Layout wanted) {
+  if (given == Layout::chosen || given == wanted) return {};
+  return fmt::format("{} = {}: reads {} (pack it first)", field, name_of(given), name_of(wanted));
+}
+
+}  // namespace quarterturn::cuda

@@ -1,0 +1,45 @@
+// Emitted CUDA source: what it solves, the constants that the problem and the variant fix, and one
+// call into the kernel text. Shared by the families of this folder.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "generator/family.hpp"
+
+namespace quarterturn::cuda {
+
+/// How many tensor maps a kernel takes behind its argument block, and the threads of its blocks.
+struct EntryShape {
+  std::string_view name;  ///< as a profiler shows it
+  int threads = 0;
+  int min_blocks = 1;  ///< blocks that must fit one SM: bounds the registers
+  std::vector<std::string_view> maps;
+};
+
+/// Gathers the lines of `struct Config` and prints the source around them.
+class ConfigText {
+ public:
+  void constant(std::string_view type, std::string_view name, std::string_view value,
+                std::string_view comment);
+  void integer(std::string_view name, std::int64_t value, std::string_view comment);
+  void flag(std::string_view name, bool value, std::string_view comment);
+  /// A static dimension, or 0 with a remark for one given at run time.
+  void dimension(std::string_view name, const Extent& extent);
+
+  /// `function` is the kernel in namespace qt::cuda, `text` the embedded path that defines it.
+  Source source(const Problem& problem, const Target& target, const Variant& variant,
+                std::string_view text, std::string_view function, const EntryShape& entry) const;
+
+ private:
+  struct Line {
+    std::string code, comment;
+  };
+  std::vector<Line> lines_;
+};
+
+/// "a_layout = plain: reads e5m2 (pack it first)", or empty.
+std::string refuse_layout(std::string_view field, Layout given, Layout wanted);
+
+}  // namespace quarterturn::cuda

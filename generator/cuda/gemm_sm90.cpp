@@ -1,0 +1,227 @@
+// cuda_gemm_e5m2 and cuda_gemm_int8: Hopper's warp-group products over expanded operands
+// (templates/cuda/gemm_sm90.h).
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "generator/cuda/config_text.hpp"
+#include "generator/cuda/families.hpp"
+
+namespace quarterturn::cuda {
+namespace {
+
+constexpr std::int64_t kChunk = 128;      // elements of K in a stage: one swizzle span
+constexpr std::int64_t kRegisters = 232;  // of a multiplying thread, less than the 240 it gets
+constexpr std::int64_t kOtherRegisters = 40;
+constexpr std::int64_t kLongestInt8 = 131072;  // of K before int32 sums of 96 * 96 could overflow
+
+class GemmSm90 final : public Family {
+ public:
+  explicit GemmSm90(Layout layout) : layout_(layout) {}
+
+  std::string_view name() const override { return is_int8() ? "cuda_gemm_int8" : "cuda_gemm_e5m2"; }
+  std::int32_t revision() const override { return 1; }
+  Vendor vendor() const override { return Vendor::nvidia; }
+
+  std::string refuses(const Problem& p, const Target& t) const override {
+    if (t.arch != "sm_90a") return "needs sm_90a (wgmma)";
+    if (p.op != Op::gemm) return "multiplies quantised operands: op = gemm";
+    if (p.a_type != DType::mxfp4 || p.b_type != DType::mxfp4) return "needs both operands in mxfp4";
+    if (p.grouping != Grouping::none) return "has no grouped form";
+    if (p.epilogue != Epilogue::none) return "has no activation in its epilogue";
+    if (p.d_layout != Layout::plain) return "writes D row-major";
+    if (is_int8() && p.spread == Spread::any)
+      return "its window of 4 binades a row is for spread = narrow (rotated forward operands)";
+    if (!is_int8() && p.contract == Contract::exact)
+      return "FP8 accumulation is not contract = exact";
+    if (is_int8() && p.k.hi > kLongestInt8)
+      return fmt::format("int32 sums hold K up to {}", kLongestInt8);
+    if (auto reason = refuse_layout("a_layout", p.a_layout, layout_); !reason.empty())
+      return reason;
+    return refuse_layout("b_layout", p.b_layout, layout_);
+  }
+
+  std::vector<Parameter> parameters(const Problem& p, const Target&) const override {
+    std::vector<std::int64_t> widths = {192, 256, 160, 128, 96, 64};
+    std::vector<std::int64_t> promote = {4, 2};
+    if (is_int8()) {
+      widths = {256, 192, 160, 128, 96, 64};
+      promote = {0};
+    } else if (p.k.hi <= 4 * kChunk) {
+      promote = {0};
+    }
+    return {{"tile_m", {128, 256}, ParameterStage::compile, "rows of D of a block"},
+            {"tile_n", widths, ParameterStage::compile, "columns of D of a block"},
+            {"stages", {4, 3, 5, 6, 8}, ParameterStage::compile, "tiles of 128 of K in flight"},
+            {"promote", promote, ParameterStage::compile,
+             "times 128 of K that the tensor core sums; 0 all of it"},
+            {"pieces", {1, 2}, ParameterStage::compile, "parts of the columns multiplied in turn"},
+            {"cluster", {1, 2}, ParameterStage::compile, "blocks that share B's tile"},
+            {"raster",
+             {16, 8, 32},
+             ParameterStage::compile,
+             "rows of tiles walked together, to share B in L2"}};
+  }
+
+  std::string illegal(const Problem& p, const Target& t, const Variant& v) const override {
+    const auto tile_m = v.value("tile_m"), tile_n = v.value("tile_n");
+    const auto promote = v.value("promote"), pieces = v.value("pieces");
+    if (pieces == 2 && promote == 0) return "pieces are for promoted sums";
+    if (pieces == 2 && tile_m != 128) return "pieces are for tiles of 128 rows";
+    if (pieces == 2 && v.value("stages") < 2 * promote)
+      return "pieces hold all stages between promotions, and as many must be on their way";
+    if (pieces == 2 && tile_n % 64 != 0)
+      return "halves of the tile must be multiples of 32 columns";
+    const auto sums = tile_m / 128 * tile_n / 2;
+    const auto registers = sums + (promote == 0 ? 0 : sums / pieces) + kOtherRegisters;
+    if (registers > kRegisters)
+      return fmt::format("sums of a {} x {} tile need {} registers, {} are there", tile_m, tile_n,
+                         registers, kRegisters);
+    if (v.value("cluster") == 2 && tile_n % 16 != 0)
+      return "halves of B's tile must be whole swizzle groups";
+    if (v.value("cluster") == 2 && p.m.hi <= tile_m) return "one row of tiles has nothing to share";
+    if (const auto bytes = shared_bytes(p, v); bytes > t.shared_bytes)
+      return fmt::format("its stages need {} bytes of shared memory, a block has {}", bytes,
+                         t.shared_bytes);
+    if (v.value("stages") > 4 && shared_bytes(p, v, v.value("stages") - 2) > t.shared_bytes / 2 &&
+        tile_m * tile_n >= 128 * 128 && v.value("stages") > 6)
+      return "more stages than hide the latency";
+    return {};
+  }
+
+  Source emit(const Problem& p, const Target& t, const Variant& v) const override {
+    const std::string entry =
+        fmt::format("quarterturn_gemm_{}_{}_{}_{}x{}", is_int8() ? "int8" : "e5m2", name_of(p.role),
+                    name_of(p.d_type), v.value("tile_m"), v.value("tile_n"));
+    const bool ts34 = p.scale_rule == ScaleRule::ts34;
+    ConfigText text;
+    text.constant("qt::cuda::Expanded", "element",
+                  is_int8() ? "qt::cuda::Expanded::int8" : "qt::cuda::Expanded::e5m2", "");
+    text.dimension("m", p.m);
+    text.dimension("n", p.n);
+    text.dimension("k", p.k);
+    text.constant("qt::cuda::DType", "output",
+                  fmt::format("qt::cuda::DType::{}", name_of(p.d_type)), "of D, C and bias");
+    text.flag("accumulate", p.accumulate == Accumulate::accumulate, "adds beta * C");
+    text.flag("bias", p.bias == Bias::per_column, "adds a vector of n");
+    text.constant(
+        "float", "descale", ts34 ? "16.0f / 9.0f" : "1.0f",
+        ts34 ? "takes 3/4 of TS34 out of both operands" : "the scale rule needs no factor");
+    text.integer("tile_m", v.value("tile_m"), "rows of D of a block");
+    text.integer("tile_n", v.value("tile_n"), "columns");
+    const auto counted = [&](std::string_view name, std::string_view comment) {
+      text.constant("unsigned", name, fmt::format("{}", v.value(std::string(name))), comment);
+    };
+    counted("stages", "tiles of 128 of K in flight");
+    counted("promote", "times 128 of K that the tensor core sums; 0 all of it");
+    counted("pieces", "parts of the columns multiplied in turn");
+    counted("cluster", "blocks that share B's tile");
+    counted("raster", "rows of tiles walked together");
+    return text.source(p, t, v, "cuda/gemm_sm90.h", "gemm_sm90",
+                       {entry, 384, 1, {"a_map", "b_map"}});
+  }
+
+  Launch launch(const Problem& p, const Variant& v, const qt_args& args,
+                std::int64_t units) const override {
+    Launch out;
+    const auto cluster = v.value("cluster");
+    const auto clusters = std::min<std::int64_t>(tiles(v, args) / cluster, units / cluster);
+    out.grid = {static_cast<std::uint32_t>(clusters * cluster), 1, 1};
+    out.block = {384, 1, 1};
+    out.cluster = {static_cast<std::uint32_t>(cluster), 1, 1};
+    out.shared_bytes = shared_bytes(p, v);
+    out.map_count = 2;
+    out.maps[0] = map(TensorMap::Memory::a_data, p, args.a, args.m, args, v.value("tile_m"));
+    out.maps[1] =
+        map(TensorMap::Memory::b_data, p, args.b, args.n, args, v.value("tile_n") / cluster);
+    return out;
+  }
+
+  Layout a_layout(const Problem&, const Variant&) const override { return layout_; }
+  Layout b_layout(const Problem&, const Variant&) const override { return layout_; }
+
+  // One word for each group's rows of a tile: whether they were left to the exact kernel.
+  std::int64_t workspace_bytes(const Problem&, const Variant& v, const Sizes& s) const override {
+    qt_args args{};
+    args.m = s.m;
+    args.n = s.n;
+    args.batch = s.batch;
+    return tiles(v, args) * 2 * 4;
+  }
+
+  // Tensor time of whole waves of tiles, with what promotion and narrow tiles were measured to cost
+  // on an H200.
+  double predicted_cost(const Problem& p, const Target&, const Variant& v) const override {
+    constexpr double units = 132;
+    const double tile_m = static_cast<double>(v.value("tile_m") * v.value("cluster"));
+    const double tile_n = static_cast<double>(v.value("tile_n"));
+    const auto m = std::max<std::int64_t>(p.m.hi, 1);
+    const double count =
+        static_cast<double>(ceil_div(m, v.value("tile_m") * v.value("cluster")) *
+                            ceil_div(p.n.hi, v.value("tile_n")) * v.value("cluster"));
+    const double waves = static_cast<double>(
+        ceil_div(static_cast<std::int64_t>(count), static_cast<std::int64_t>(units)));
+    const double area = tile_m / static_cast<double>(v.value("cluster")) * tile_n;
+    double factor = is_int8() ? 0.92 : 1.0;
+    factor *= 1.0 + 2000.0 / area;  // operands read again for each tile
+    factor *= v.value("pieces") == 2 ? 1.06 : v.value("promote") == 2 ? 1.011 : 1.01;
+    factor *=
+        v.value("stages") < 4 ? 1.05 : 1.0 + 0.001 * static_cast<double>(v.value("stages") - 4);
+    factor *= v.value("cluster") == 2 ? 1.01 : 1.0;
+    factor *= v.value("raster") == 16 ? 1.0 : 1.002;
+    // In the units of cuda_gemm_mma's model: multiply-adds over 1000, at 8 times its rate.
+    return waves * units * area * static_cast<double>(p.k.hi) * factor * 1e-3 / 8.0;
+  }
+
+ private:
+  bool is_int8() const { return layout_ == Layout::int8_rows; }
+
+  static std::int64_t tiles(const Variant& v, const qt_args& args) {
+    const auto rows = v.value("tile_m") * v.value("cluster");
+    return args.batch * ceil_div(args.m, rows) * v.value("cluster") *
+           ceil_div(args.n, v.value("tile_n"));
+  }
+
+  // Shared90 of gemm_sm90.h.
+  static std::int64_t shared_bytes(const Problem& p, const Variant& v, std::int64_t stages) {
+    const auto tile_m = v.value("tile_m"), tile_n = v.value("tile_n");
+    return stages * (tile_m + tile_n) * kChunk + (p.d_type == DType::f32 ? 0 : 8 * 2048) +
+           2 * 2 * tile_n * 4 + stages * 16;
+  }
+  static std::int64_t shared_bytes(const Problem& p, const Variant& v) {
+    return shared_bytes(p, v, v.value("stages"));
+  }
+
+  TensorMap map(TensorMap::Memory memory, const Problem& p, const qt_tensor& tensor,
+                std::int64_t rows, const qt_args& args, std::int64_t box_rows) const {
+    const auto pitch = static_cast<std::uint64_t>(
+        packed_stride(layout_, round_up(std::max<std::int64_t>(args.k, 1), padding_unit(p))));
+    TensorMap out;
+    out.memory = memory;
+    out.type = TensorMap::Type::u8;
+    out.swizzle = TensorMap::Swizzle::b128;
+    out.rank = 3;
+    out.sizes = {pitch, static_cast<std::uint64_t>(std::max<std::int64_t>(rows, 1)),
+                 static_cast<std::uint64_t>(args.batch)};
+    out.strides_bytes = {pitch, args.batch > 1 ? static_cast<std::uint64_t>(tensor.batch_stride)
+                                               : pitch * static_cast<std::uint64_t>(
+                                                             std::max<std::int64_t>(rows, 1))};
+    out.box = {static_cast<std::uint32_t>(kChunk), static_cast<std::uint32_t>(box_rows), 1};
+    return out;
+  }
+
+  Layout layout_;
+};
+
+}  // namespace
+
+const Family& gemm_e5m2() {
+  static const GemmSm90 family(Layout::e5m2);
+  return family;
+}
+const Family& gemm_int8() {
+  static const GemmSm90 family(Layout::int8_rows);
+  return family;
+}
+
+}  // namespace quarterturn::cuda
