@@ -2,6 +2,6 @@
 
 namespace quarterturn::cpu {
 
-std::vector<const Family*> families() { return {&gemm()}; }
+std::vector<const Family*> families() { return {&gemm(), &quantize()}; }
 
 }  // namespace quarterturn::cpu

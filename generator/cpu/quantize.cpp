@@ -1,0 +1,108 @@
+// cpu_quantize: high precision to MXFP4, along rows, along columns, or both in one pass. Its kernel
+// text is templates/cpu/quantize.h.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "generator/cpu/families.hpp"
+#include "generator/cpu/kernel_text.hpp"
+#include "templates/cpu/quantize_parts.h"
+
+namespace quarterturn::cpu {
+namespace {
+
+using qt::cpu::QuantizeParts;
+
+QuantizeParts parts_of(const Problem& p, const Variant& v, std::int64_t m, std::int64_t k) {
+  return QuantizeParts::of(m, k, padding_unit(p), p.copies != Copies::columns,
+                           p.copies != Copies::rows, p.d_layout == Layout::panel16,
+                           v.value("tile_m"), v.value("tile_k"));
+}
+
+class Quantize : public Family {
+ public:
+  std::string_view name() const override { return "cpu_quantize"; }
+  std::int32_t revision() const override { return 1; }
+  Vendor vendor() const override { return Vendor::cpu; }
+
+  std::string refuses(const Problem& p, const Target& t) const override {
+    if (t.vendor != Vendor::cpu) return "runs on CPUs";
+    if (p.op != Op::quantize) return "quantises: op = quantize";
+    if (bytes_of(p.a_type) == 0) return "reads bf16, f16 or f32";
+    if (p.d_type != DType::mxfp4) return "writes mxfp4";
+    if (p.d_layout != Layout::plain && p.d_layout != Layout::int8_blocks &&
+        p.d_layout != Layout::panel16)
+      return fmt::format("d_layout = {}: writes plain, int8_blocks or panel16",
+                         name_of(p.d_layout));
+    if (p.a_major != Major::k) return "reads X row-major: state copies = columns for X^T";
+    if (p.grouping != Grouping::none) return "has no grouped form";
+    if (p.epilogue != Epilogue::none) return "has no activation before it";
+    return {};
+  }
+
+  std::vector<Parameter> parameters(const Problem& p, const Target& t) const override {
+    const bool rows_only = p.copies == Copies::rows;
+    return {
+        {"isa", isas(t), ParameterStage::compile, "vector width: 512, 256 AVX2, 0 portable"},
+        {"tile_m",
+         rows_only ? std::vector<std::int64_t>{32, 128} : std::vector<std::int64_t>{256, 512},
+         ParameterStage::compile, "rows of X in a part"},
+        {"tile_k",
+         rows_only ? std::vector<std::int64_t>{4096, 1024} : std::vector<std::int64_t>{256, 1024},
+         ParameterStage::compile, "columns of X in a part"},
+    };
+  }
+
+  std::string illegal(const Problem&, const Target&, const Variant&) const override { return {}; }
+
+  Source emit(const Problem& p, const Target& t, const Variant& v) const override {
+    KernelText text;
+    const auto named = [&text](std::string_view type, std::string_view name, auto value,
+                               std::string_view comment) {
+      text.constant(
+          fmt::format("qt::{}", type), name,
+          fmt::format("qt::{}::{}{}", type, type == "cpu::ScaleBlock" ? "b" : "", name_of(value)),
+          comment);
+    };
+    text.dimension("m", p.m);
+    text.dimension("k", p.k);
+    named("cpu::DType", "a_type", p.a_type, "elements of X");
+    named("cpu::Copies", "copies", p.copies, "of X, of X^T, or of both");
+    named("cpu::Layout", "d_layout", p.d_layout, "of codes and scales");
+    text.integer("rotation", p.rotation, "elements of a Hadamard segment; 0: none");
+    named("Signs", "signs", p.signs, "flipped before the rotation");
+    named("ScaleRule", "scale_rule", p.scale_rule, "from a block's values to its scale");
+    named("cpu::ScaleBlock", "scale_block", p.scale_block, "elements that share a scale");
+    named("Rounding", "rounding", p.a_rounding, "to E2M1");
+    text.integer("tile_m", v.value("tile_m"), "rows of X in a part");
+    text.integer("tile_k", v.value("tile_k"), "columns of X in a part");
+    return text.source(p, t, v, {"args.h", "cpu/quantize.h"}, "qt::cpu::quantize");
+  }
+
+  Launch launch(const Problem& p, const Variant& v, const qt_args& args,
+                std::int64_t) const override {
+    Launch out;
+    out.parts = args.batch * parts_of(p, v, args.m, args.k).per_entry();
+    return out;
+  }
+
+  // In bytes moved, with the time a part costs, and slower instruction sets, on top.
+  double predicted_cost(const Problem& p, const Target&, const Variant& v) const override {
+    const double elements = static_cast<double>(p.m.hi) * static_cast<double>(p.k.hi);
+    const double copies = p.copies == Copies::both ? 2 : 1;
+    const auto isa = static_cast<Isa>(v.value("isa"));
+    const double slowness = isa == Isa::avx512 ? 0 : isa == Isa::avx2 ? 4 : 16;
+    const double parts = static_cast<double>(parts_of(p, v, p.m.hi, p.k.hi).per_entry());
+    return elements * (static_cast<double>(bytes_of(p.a_type)) + copies * (0.53 + slowness)) +
+           4096 * parts;
+  }
+};
+
+}  // namespace
+
+const Family& quantize() {
+  static const Quantize family;
+  return family;
+}
+
+}  // namespace quarterturn::cpu

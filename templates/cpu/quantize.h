@@ -1,0 +1,122 @@
+// High precision to MXFP4 in one pass over X [m, k]: rotate, find scales, round and lay out the
+// codes, along rows, along columns (the transposed copy), or both.
+#ifndef QT_CPU_QUANTIZE_H
+#define QT_CPU_QUANTIZE_H
+
+#include "args.h"
+#include "cpu/primitives_float_mode.h"
+#include "cpu/quantize_parts.h"
+#include "cpu/quantize_scalar.h"
+
+namespace qt {
+namespace cpu {
+
+/// What an emitted Config states as constants, as ordinary members: one kernel for every mode.
+struct QuantizeConfig {
+  i64 m = 0, k = 0;  // 0: given at run time
+  DType a_type = DType::bf16;
+  Copies copies = Copies::rows;
+  Layout d_layout = Layout::plain;
+  int rotation = 0;
+  Signs signs = Signs::none;
+  ScaleRule scale_rule = ScaleRule::rceil;
+  ScaleBlock scale_block = ScaleBlock::b1x32;
+  Rounding rounding = Rounding::rne;
+  int tile_m = 32, tile_k = 4096;  // X's share of one part
+};
+
+/// Rows and blocks of a copy.
+struct CopyRange {
+  i64 row, row_end, block, block_end;
+};
+
+template <class Config>
+QT_FN void quantize_range(const Config& config, const Copy& copy, const SignMask& mask,
+                          const CopyRange& range) {
+  if (config.scale_block == ScaleBlock::b32x32) {
+    for (i64 row = range.row; row < range.row_end; row += kBlock)
+      for (i64 block = range.block; block < range.block_end; ++block)
+        quantize_square(config, copy, row, block);
+    return;
+  }
+  const i64 step = segment_size(config.rotation) / kBlock;
+  for (i64 row = range.row; row < range.row_end; ++row)
+    for (i64 block = range.block; block < range.block_end; block += step)
+      quantize_segment(config, copy, mask, row, block / step);
+}
+
+/// The copy along X's rows.
+template <class Config>
+QT_FN Copy row_copy(const Config& config, const qt_args* args, i64 batch, i64 m, i64 k, i64 unit) {
+  return {
+      static_cast<const u8*>(args->a.data) + batch * args->a.batch_stride * bytes_of(config.a_type),
+      config.a_type,
+      args->a.ld,
+      1,
+      m,
+      k,
+      destination_of(args->d, config.d_layout, batch, QuantizeParts::up(k, unit) / kBlock),
+      {args->noise_seed, args->stream, noise_lane(args->operand, 0)},
+      args->row0,
+      args->k0,
+      args->k_global > 0 ? args->k_global : k};
+}
+
+/// The copy of X^T. Alone, it is the operand that row0, k0 and k_global speak of; beside the other,
+/// it swaps that copy's row0 and k0, and the rows of X are taken to be all there are.
+template <class Config>
+QT_FN Copy column_copy(const Config& config, const qt_args* args, i64 batch, i64 m, i64 k,
+                       i64 unit) {
+  const bool alone = config.copies == Copies::columns;
+  return {
+      static_cast<const u8*>(args->a.data) + batch * args->a.batch_stride * bytes_of(config.a_type),
+      config.a_type,
+      1,
+      args->a.ld,
+      k,
+      m,
+      destination_of(alone ? args->d : args->d2, config.d_layout, batch,
+                     QuantizeParts::up(m, unit) / kBlock),
+      {args->noise_seed, args->stream, noise_lane(args->operand, 1)},
+      alone ? args->row0 : args->k0,
+      alone ? args->k0 : args->row0,
+      alone && args->k_global > 0 ? args->k_global : m};
+}
+
+QT_FN i64 lesser(i64 a, i64 b) { return a < b ? a : b; }
+
+/// Parts: batch entries, in each of them tiles of X, along k first.
+template <class Config>
+QT_FN void quantize(const Config& config, const qt_args* args, i64 part) {
+  const FloatMode mode;
+  const i64 m = config.m ? config.m : args->m;
+  const i64 k = config.k ? config.k : args->k;
+  const i64 unit = segment_size(config.rotation);
+  const bool by_rows = config.copies != Copies::columns;
+  const bool by_columns = config.copies != Copies::rows;
+  const QuantizeParts parts =
+      QuantizeParts::of(m, k, unit, by_rows, by_columns, config.d_layout == Layout::panel16,
+                        config.tile_m, config.tile_k);
+  const i64 batch = part / parts.per_entry();
+  const i64 tiles_k = QuantizeParts::tiles(parts.k, parts.tile_k);
+  const i64 row = part % parts.per_entry() / tiles_k * parts.tile_m;
+  const i64 column = part % parts.per_entry() % tiles_k * parts.tile_k;
+  const SignMask mask = sign_mask(config, args);
+  if (by_rows) {
+    const Copy copy = row_copy(config, args, batch, m, k, unit);
+    quantize_range(config, copy, mask,
+                   {row, lesser(row + parts.tile_m, stored_rows(config.d_layout, m)),
+                    column / kBlock, lesser((column + parts.tile_k) / kBlock, copy.to.blocks)});
+  }
+  if (by_columns) {
+    const Copy copy = column_copy(config, args, batch, m, k, unit);
+    quantize_range(config, copy, mask,
+                   {column, lesser(column + parts.tile_k, stored_rows(config.d_layout, k)),
+                    row / kBlock, lesser((row + parts.tile_m) / kBlock, copy.to.blocks)});
+  }
+}
+
+}  // namespace cpu
+}  // namespace qt
+
+#endif
