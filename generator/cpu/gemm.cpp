@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "generator/cpu/families.hpp"
 #include "generator/cpu/kernel_text.hpp"
@@ -34,32 +35,28 @@ class Gemm : public Family {
   }
 
   std::vector<Parameter> parameters(const Problem& p, const Target& t) const override {
-    const bool small = p.m.hi <= 16;
-    const auto most_rows = std::max<std::int64_t>(p.m.hi, 1);
-    std::vector<std::int64_t> tile_m, block_m;
-    for (const std::int64_t rows : {6, 4, 12, 8, 2, 1})
-      if (rows == 1 || rows < 2 * most_rows) tile_m.push_back(rows);
-    for (const std::int64_t rows : {96, 48, 192, 384})
-      if (rows == 48 || rows < 2 * most_rows) block_m.push_back(rows);
-    const auto prefer = [](std::vector<std::int64_t> values, std::int64_t first) {
-      const auto found = std::find(values.begin(), values.end(), first);
-      if (found != values.end()) std::rotate(values.begin(), found, found + 1);
-      return values;
+    const auto isa = static_cast<Isa>(isas(t).front());
+    const bool few = p.m.hi <= 16;
+    const auto up_to_m = [&p](std::vector<std::int64_t> rows, std::int64_t least) {
+      std::erase_if(rows, [&](std::int64_t r) { return r > least && r >= 2 * p.m.hi; });
+      return rows;
     };
-    const bool wide = static_cast<Isa>(isas(t).front()) == Isa::avx512;
-    tile_m = prefer(std::move(tile_m), small ? (wide ? 12 : 2) : (wide ? 6 : 4));
+    // What was fastest on Sapphire Rapids comes first.
+    std::vector<std::int64_t> tile_m{4, 6, 12, 8, 2, 1}, tile_n{48, 32, 16};
+    if (few) tile_m = {6, 4, 12, 8, 2, 1};
+    if (few && p.m.hi > 2) tile_n = {32, 48, 16};
+    if (isa == Isa::avx2) tile_m = {2, 4, 6, 1}, tile_n = {32, 16};
+    if (isa == Isa::portable) tile_m = {2, 4, 1}, tile_n = {48, 32, 16};
     return {
         {"isa", isas(t), ParameterStage::compile, "vector width: 512 VNNI, 256 AVX2, 0 portable"},
-        {"tile_m", tile_m, ParameterStage::compile, "rows whose sums stay in registers"},
-        {"tile_n",
-         small || !wide ? std::vector<std::int64_t>{16, 32, 48}
-                        : std::vector<std::int64_t>{32, 16, 48},
-         ParameterStage::compile, "columns whose sums stay in registers"},
+        {"tile_m", up_to_m(tile_m, 1), ParameterStage::compile,
+         "rows whose sums stay in registers"},
+        {"tile_n", tile_n, ParameterStage::compile, "columns whose sums stay in registers"},
         {"decode",
-         small ? std::vector<std::int64_t>{registers, buffer}
-               : std::vector<std::int64_t>{buffer, registers},
+         few ? std::vector<std::int64_t>{registers, buffer}
+             : std::vector<std::int64_t>{buffer, registers},
          ParameterStage::compile, "weights decoded in registers (0) or once into a buffer (1)"},
-        {"block_m", block_m, ParameterStage::compile, "rows of a part"},
+        {"block_m", up_to_m({96, 48, 192, 384}, 48), ParameterStage::compile, "rows of a part"},
         {"part_n", {96, 192, 384, 48}, ParameterStage::compile, "columns of a part"},
         {"block_k", {512, 256, 1024}, ParameterStage::compile, "K that the buffer holds"},
         {"prefetch", {0, 4, 8}, ParameterStage::compile, "blocks of K to fetch ahead"},
@@ -67,16 +64,22 @@ class Gemm : public Family {
   }
 
   std::string illegal(const Problem&, const Target&, const Variant& v) const override {
-    const auto panels = v.value("tile_n") / kPanel;
-    const auto [count, per_panel] = registers_of(static_cast<Isa>(v.value("isa")));
-    // A tile keeps integer and binary32 sums, the codes in hand, one broadcast of A.
-    const auto codes = v.value("decode") == registers ? 2 * panels : panels;
-    const auto needed = per_panel * (2 * v.value("tile_m") * panels + codes) + 1;
-    // AVX2's scales and sums may wait in memory: a load is cheap beside its longer dot products.
-    const auto allowed = static_cast<Isa>(v.value("isa")) == Isa::avx512 ? count : 2 * count + 2;
-    if (v.value("tile_m") * panels > 1 && needed > allowed)
-      return fmt::format("a tile of {} x {} needs {} registers, {} are there", v.value("tile_m"),
-                         v.value("tile_n"), needed, allowed);
+    const auto isa = static_cast<Isa>(v.value("isa"));
+    const auto rows = v.value("tile_m"), panels = v.value("tile_n") / kPanel;
+    if (v.value("part_n") % v.value("tile_n") != 0)
+      return fmt::format("part_n = {} is not a multiple of tile_n = {}", v.value("part_n"),
+                         v.value("tile_n"));
+    if (isa == Isa::avx512) {
+      // Integer and binary32 sums, the codes in hand, one broadcast of A, one scale; decoding keeps
+      // its table and both nibbles.
+      const bool decodes = v.value("decode") == registers;
+      const auto needed = 2 * rows * panels + (decodes ? 2 * panels + 1 : panels) + 2;
+      if (needed > 32)
+        return fmt::format("a tile of {} x {} needs {} registers, there are 32", rows,
+                           v.value("tile_n"), needed);
+    } else if (rows > 6) {
+      return "16 registers hold no tile this high";
+    }
     if (v.value("decode") == registers && v.value("block_k") != 512)
       return "block_k sizes the buffer: 512 where there is none";
     if (v.value("decode") == buffer && v.value("prefetch") != 0)
@@ -123,24 +126,24 @@ class Gemm : public Family {
   Layout a_layout(const Problem&, const Variant&) const override { return Layout::int8_blocks; }
   Layout b_layout(const Problem&, const Variant&) const override { return Layout::panel16; }
 
-  // In vector operations of one K block of one panel: 8 dot products and 3 to scale and add for
-  // each row, 12 to decode, 9 more to put the decoded codes away.
-  double predicted_cost(const Problem& p, const Target&, const Variant& v) const override {
+  // Cycles of AVX-512, where each row's 8 dot products, conversion, multiplication and addition of
+  // a panel's block share two ports with decoding, and loads come two a cycle.
+  double predicted_cost(const Problem& p, const Target& t, const Variant& v) const override {
     const auto isa = static_cast<Isa>(v.value("isa"));
-    const double width = isa == Isa::avx512 ? 1 : isa == Isa::avx2 ? 3 : 30;
+    const double width = isa == Isa::avx512 ? 1.0
+                         : isa == Isa::avx2 ? (t.has("avx_vnni") ? 2.0 : 3.5)
+                                            : 12.0;
     const auto m = static_cast<double>(std::max<std::int64_t>(p.m.hi, 1));
-    const auto tile = static_cast<double>(v.value("tile_m"));
-    const auto panels = static_cast<double>(v.value("tile_n")) / kPanel;
-    const auto times = [m](double rows) {
-      return static_cast<double>(static_cast<std::int64_t>((m + rows - 1) / rows));
-    };
-    const double decode = v.value("decode") == registers
-                              ? 12 * times(tile)
-                              : 21 * times(static_cast<double>(v.value("block_m")));
-    // Each broadcast of A serves one tile's panels, each load of codes its rows.
-    const double loads = 8 * m * (1 / panels + 1 / tile) / 2;
-    const double blocks = static_cast<double>(ceil_div(p.k.hi, kBlock) * ceil_div(p.n.hi, kPanel));
-    return blocks * width * (11 * m + decode + loads);
+    const double rows = std::min(m, static_cast<double>(v.value("tile_m")));
+    const double panels = static_cast<double>(v.value("tile_n")) / kPanel;
+    const bool in_registers = v.value("decode") == registers;
+    const double sums = 5.5 * m;
+    const double loads = m * (8 / panels + 2 + (in_registers ? 4 : 8) / rows) / 2;
+    // Once for each tile; or for each part, where it does not show from 96 rows on.
+    const double part = std::min(static_cast<double>(v.value("block_m")), 96.0);
+    const double decode = in_registers ? 9 * std::ceil(m / rows) : 30 * std::ceil(m / part);
+    return typical(p.batch) * typical(p.n) / kPanel * typical(p.k) / kBlock * width *
+           (sums + loads + decode);
   }
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace quarterturn::cpu {
 
@@ -40,16 +41,10 @@ std::string_view isa_text(Isa isa) {
   return "";
 }
 
-Registers registers_of(Isa isa) {
-  switch (isa) {
-    case Isa::avx512:
-      return {32, 1};
-    case Isa::avx2:
-      return {16, 2};
-    case Isa::portable:
-      return {16, 4};
-  }
-  return {};
+double typical(const Extent& extent) {
+  const auto lo = static_cast<double>(std::max<std::int64_t>(extent.lo, 1));
+  const auto hi = static_cast<double>(std::max<std::int64_t>(extent.hi, 1));
+  return std::sqrt(lo * hi);
 }
 
 void KernelText::alias(std::string_view name, std::string_view type, std::string_view comment) {
@@ -85,14 +80,10 @@ Source KernelText::source(const Problem& problem, const Target& target, const Va
   out.text = fmt::format("// {}\n//   solves {}\n//   on     {}\n", variant.text(), problem.key(),
                          target.key());
   for (const auto& text : texts) out.text += fmt::format("#include \"{}\"\n", text);
-  std::size_t width = 0;
-  for (const auto& line : lines_)
-    if (!line.comment.empty()) width = std::max(width, line.code.size());
   out.text += "\nstruct Config {\n";
   for (const auto& line : lines_)
-    out.text += line.comment.empty()
-                    ? fmt::format("  {}\n", line.code)
-                    : fmt::format("  {:<{}}  // {}\n", line.code, width, line.comment);
+    out.text += line.comment.empty() ? fmt::format("  {}\n", line.code)
+                                     : fmt::format("  {:<44}  // {}\n", line.code, line.comment);
   out.text += "};\n\n";
   out.text += fmt::format(
       "extern \"C\" __attribute__((visibility(\"default\"))) void {}(const qt_args* args,\n"

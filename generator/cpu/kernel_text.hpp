@@ -21,12 +21,8 @@ std::vector<std::int64_t> isas(const Target& target);
 std::string_view isa_type(Isa isa);
 std::string_view isa_text(Isa isa);
 
-/// Vector registers of an instruction set, and how many of them 16 floats take.
-struct Registers {
-  std::int64_t count;
-  std::int64_t per_panel;
-};
-Registers registers_of(Isa isa);
+/// A size to predict costs for: a static one, or the geometric mean of a range.
+double typical(const Extent& extent);
 
 /// Gathers the lines of `struct Config` and prints the source around them.
 class KernelText {
@@ -53,8 +49,7 @@ class KernelText {
 /// "qt::cpu::DType::bf16"
 std::string dtype_text(DType type);
 
-/// "no kernel for a_type = bf16: ..." helpers would hide the reasons; families state their own.
-/// This one is common: a layout that the caller fixed must be the one the family reads.
+/// A layout that the caller fixed must be the one that a family reads; empty when it is.
 std::string refuse_layout(std::string_view field, Layout given, Layout wanted);
 
 }  // namespace quarterturn::cpu

@@ -25,65 +25,72 @@ QT_CPU_INLINE void prefetch(const void* address) { __builtin_prefetch(address, 0
 QT_CPU_INLINE void prefetch_far(const void* address) { __builtin_prefetch(address, 0, 2); }
 
 struct Portable {
+  // Vectors of 16 bytes, as the compilers' own extension: x86-64's and aarch64's baseline has them,
+  // and elsewhere they become scalars.
+  typedef float Floats4 __attribute__((vector_size(16)));
+  typedef i16 Shorts8 __attribute__((vector_size(16)));
+
   struct Floats {
-    float v[16];
+    Floats4 v[4];
   };
   /// Codes of four consecutive k, widened: products of 2q and their sums over 32 fit in 16 bits.
   struct Codes {
-    i16 v[4][16];
+    Shorts8 v[4][2];
   };
   struct Dots {
-    i16 v[16];
+    Shorts8 v[2];
   };
   using Quad = const i8*;
 
   QT_CPU_INLINE Floats zero() { return {}; }
   QT_CPU_INLINE Floats load(const float* from) {
     Floats out;
-    for (int c = 0; c < 16; ++c) out.v[c] = from[c];
+    __builtin_memcpy(&out, from, sizeof out);
     return out;
   }
-  QT_CPU_INLINE void store(float* to, const Floats& x) {
-    for (int c = 0; c < 16; ++c) to[c] = x.v[c];
-  }
+  QT_CPU_INLINE void store(float* to, const Floats& x) { __builtin_memcpy(to, &x, sizeof x); }
   QT_CPU_INLINE Floats mul(const Floats& x, float y) {
-    Floats out;
-    for (int c = 0; c < 16; ++c) out.v[c] = x.v[c] * y;
-    return out;
+    return {{x.v[0] * y, x.v[1] * y, x.v[2] * y, x.v[3] * y}};
   }
   QT_CPU_INLINE Floats mul(const Floats& x, const Floats& y) {
-    Floats out;
-    for (int c = 0; c < 16; ++c) out.v[c] = x.v[c] * y.v[c];
-    return out;
+    return {{x.v[0] * y.v[0], x.v[1] * y.v[1], x.v[2] * y.v[2], x.v[3] * y.v[3]}};
   }
   /// x * y + z. Callers see to it that the product is exact, so one rounding or two are the same.
   QT_CPU_INLINE Floats fma(const Floats& x, const Floats& y, const Floats& z) {
-    Floats out;
-    for (int c = 0; c < 16; ++c) out.v[c] = x.v[c] * y.v[c] + z.v[c];
-    return out;
+    return {{x.v[0] * y.v[0] + z.v[0], x.v[1] * y.v[1] + z.v[1], x.v[2] * y.v[2] + z.v[2],
+             x.v[3] * y.v[3] + z.v[3]}};
   }
 
   /// 64 bytes of a panel's block: 16 rows' codes of k = 0..3 (low) and of k = 4..7 (high).
   QT_CPU_INLINE void decode(const u8* packed, Codes& low, Codes& high) {
     u32 word[16];
     __builtin_memcpy(word, packed, sizeof word);
+    i16 out[2][4][16];
     for (int j = 0; j < 4; ++j)
       for (int c = 0; c < 16; ++c) {
-        low.v[j][c] = twice(word[c] >> (8 * j));
-        high.v[j][c] = twice(word[c] >> (8 * j + 4));
+        out[0][j][c] = twice(word[c] >> (8 * j));
+        out[1][j][c] = twice(word[c] >> (8 * j + 4));
       }
+    __builtin_memcpy(&low, out[0], sizeof low);
+    __builtin_memcpy(&high, out[1], sizeof high);
   }
   QT_CPU_INLINE Quad quad(const i8* a) { return a; }
   QT_CPU_INLINE Dots dot_begin(i32) { return {}; }
   QT_CPU_INLINE Dots dot4(Dots sums, const Codes& b, Quad a) {
-    for (int j = 0; j < 4; ++j)
-      for (int c = 0; c < 16; ++c) sums.v[c] = i16(sums.v[c] + a[j] * b.v[j][c]);
+    QT_CPU_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      const i16 x = a[j];
+      sums.v[0] += x * b.v[j][0];
+      sums.v[1] += x * b.v[j][1];
+    }
     return sums;
   }
   QT_CPU_INLINE Floats dot_end(const Dots& sums, i32) {
-    Floats out;
-    for (int c = 0; c < 16; ++c) out.v[c] = float(sums.v[c]);
-    return out;
+    i16 integers[16];
+    __builtin_memcpy(integers, &sums, sizeof sums);
+    float out[16];
+    for (int c = 0; c < 16; ++c) out[c] = float(integers[c]);
+    return load(out);
   }
 
   /// PanelScale::low of 16 bytes below kWideByte.
@@ -91,7 +98,7 @@ struct Portable {
     u32 bits[16];
     for (int c = 0; c < 16; ++c) bits[c] = (bytes[c] + 10u) << 23;
     Floats out;
-    __builtin_memcpy(out.v, bits, sizeof bits);
+    __builtin_memcpy(&out, bits, sizeof out);
     return out;
   }
   QT_CPU_INLINE bool any_wide(const u8* bytes) {
