@@ -31,8 +31,9 @@ struct DeviceInfo {
 /// Compiled code as stored: a path for the CPU (dlopen needs a file), and the compiler's figures.
 struct Binary {
   std::string path;
-  Digest key{};     ///< names the code: source, flags, target, compiler
-  std::string log;  ///< what the compiler said
+  std::string target;  ///< the Target::key it was compiled for
+  Digest key{};        ///< names the code: source, flags, target, compiler
+  std::string log;     ///< what the compiler said
   std::int64_t compile_ms = 0;
   std::int64_t registers = 0, spills = 0, shared_bytes = 0;
   bool cached = false;  ///< found in the code store, not compiled now

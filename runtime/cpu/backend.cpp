@@ -1,0 +1,279 @@
+#include "runtime/cpu/backend.hpp"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+
+#include "runtime/cpu/features.hpp"
+#include "runtime/cpu/host_compiler.hpp"
+#include "runtime/cpu/kernel.hpp"
+#include "runtime/cpu/prebuilt.hpp"
+#include "runtime/cpu/thread_pool.hpp"
+
+namespace quarterturn::cpu {
+namespace {
+
+// A shared object and its entry. It stays mapped while a plan holds it.
+class LoadedKernel final : public CpuKernel {
+ public:
+  using Entry = void (*)(const qt_args* args, long long part);
+
+  LoadedKernel(void* object, Entry entry) : object_(object), entry_(entry) {}
+  ~LoadedKernel() override { dlclose(object_); }
+  LoadedKernel(const LoadedKernel&) = delete;
+  LoadedKernel& operator=(const LoadedKernel&) = delete;
+
+  void run(const ThreadPool& pool, const qt_args& args, std::int64_t parts) const override {
+    struct Call {
+      Entry entry;
+      const qt_args* args;
+    } const call{entry_, &args};
+    pool.run(
+        [](const void* context, std::int64_t part) {
+          const auto& now = *static_cast<const Call*>(context);
+          now.entry(now.args, part);
+        },
+        &call, parts);
+  }
+
+ private:
+  void* object_;
+  Entry entry_;
+};
+
+class WallClock final : public Stopwatch {
+ public:
+  void start(void*) override { start_ = std::chrono::steady_clock::now(); }
+  double stop(void*) override {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_;
+};
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(std::shared_ptr<CodeStore> store, const BackendOptions& options, DeviceInfo device)
+      : store_(std::move(store)),
+        options_(options),
+        device_(std::move(device)),
+        pool_(device_.units) {}
+
+  Status find_compiler() {
+    if (options_.jit == Jit::off) {
+      no_compiler_ =
+          Status(Code::no_compiler, "compiling is switched off (QTURN_NO_JIT, or jit off)");
+      return no_compiler_;
+    }
+    auto found = HostCompiler::find(options_.compiler, options_.worker, options_.limits);
+    if (!found.ok()) return no_compiler_ = found.status();
+    compiler_.emplace(std::move(*found));
+    device_.compiler = compiler_->identity();
+    return {};
+  }
+
+  const DeviceInfo& device() const override { return device_; }
+  std::int64_t threads() const override { return pool_.threads(); }
+
+  Result<Binary> compile(const Source& source) override {
+    auto flat = flatten(source);
+    if (!flat.ok()) return flat.status();
+    auto digest = source_digest(source, device_.target);
+    if (!digest.ok()) return digest.status();
+    if (!store_) return no_compiler_;
+    return compiler_ ? build(source, *flat, hex(*digest)) : find_stored(hex(*digest));
+  }
+
+  Result<std::shared_ptr<const Kernel>> load(const Binary& binary, const Source& source) override {
+    // Asked of the code, not of the key: a store may have come from another machine.
+    auto made_for = parse_target(binary.target);
+    if (!made_for.ok()) return made_for.status();
+    if (auto status = check_runs_on(*made_for, machine_); !status.ok()) return status;
+    void* object = dlopen(binary.path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (!object) {
+      const char* reason = dlerror();
+      return Status(Code::rejected, fmt::format("{} cannot be loaded: {}", binary.path,
+                                                reason ? reason : "unknown reason"));
+    }
+    void* entry = dlsym(object, source.entry.c_str());
+    if (!entry) {
+      dlclose(object);
+      return Status(Code::rejected, fmt::format("{} has no entry {}", binary.path, source.entry));
+    }
+    return std::shared_ptr<const Kernel>(
+        std::make_shared<LoadedKernel>(object, reinterpret_cast<LoadedKernel::Entry>(entry)));
+  }
+
+  Result<PrebuiltKernel> prebuilt(const Problem& step, const Variant& wanted) override {
+    return prebuilt_kernel(step, wanted);
+  }
+  Target prebuilt_target() const override { return portable_target(); }
+
+  Status launch(const Kernel& kernel, const Launch& launch, const qt_args& args,
+                void*) const override {
+    static_cast<const CpuKernel&>(kernel).run(pool_, args, launch.parts);
+    return {};
+  }
+
+  Result<void*> allocate(std::int64_t bytes) override {
+    const auto padded = static_cast<std::size_t>(round_up(std::max<std::int64_t>(bytes, 1), 256));
+    if (void* memory = std::aligned_alloc(256, padded)) return memory;
+    return Status(Code::out_of_memory, fmt::format("no memory for {} bytes", bytes));
+  }
+  void release(void* memory) override { std::free(memory); }
+  Status upload(void* device, const void* host, std::int64_t bytes) override {
+    std::memcpy(device, host, static_cast<std::size_t>(bytes));
+    return {};
+  }
+  Status download(void* host, const void* device, std::int64_t bytes) override {
+    std::memcpy(host, device, static_cast<std::size_t>(bytes));
+    return {};
+  }
+  Status synchronize() override { return {}; }
+  std::unique_ptr<Stopwatch> stopwatch() override { return std::make_unique<WallClock>(); }
+
+  void set_machine(Target machine) { machine_ = std::move(machine); }
+
+ private:
+  static CodeKey code_key(const std::string& digest, const std::string& compiler) {
+    return {fmt::format("source={}\ncompiler={}", digest, compiler), "so"};
+  }
+  // Names the code of a source by whatever compiler made it last, for hosts that have none now.
+  static CodeKey pointer_key(const std::string& digest) {
+    return {fmt::format("source={}\nany compiler", digest), "txt"};
+  }
+
+  static Binary binary_of(CodeEntry entry) {
+    Binary out;
+    out.path = std::move(entry.path);
+    out.key = entry.key;
+    out.log = std::move(entry.info.log);
+    out.target = std::move(entry.info.target);
+    out.compile_ms = entry.info.compile_ms;
+    out.cached = entry.origin != CodeOrigin::built;
+    return out;
+  }
+
+  Result<Binary> build(const Source& source, const std::string& text, const std::string& digest) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!no_compiler_.ok()) return find_stored(digest);
+    }
+    const CodeKey key = code_key(digest, compiler_->identity());
+    auto entry = store_->get_or_build(key, [&](const std::string& output) -> Result<CodeInfo> {
+      namespace fs = std::filesystem;
+      Compilation done;
+      const auto folder = fs::path(output).parent_path().string();
+      auto status = compiler_->compile(text, device_.target, source.flags, folder, done);
+      dump(source, text, digest, done);
+      if (!status.ok()) return status;
+      std::error_code error;
+      fs::rename(fs::path(folder) / HostCompiler::kObjectName, output, error);
+      if (error)
+        return Status(Code::io_error, fmt::format("cannot write {}: {}", output, error.message()));
+      CodeInfo info;
+      info.target = device_.target.key();
+      info.compiler = compiler_->identity();
+      info.flags = fmt::format("{}", fmt::join(HostCompiler::flags_for(device_.target), " "));
+      info.log = done.log;
+      info.compile_ms = done.milliseconds;
+      return info;
+    });
+    if (!entry.ok()) {
+      if (entry.status().code() == Code::no_compiler) {
+        const std::lock_guard lock(mutex_);
+        no_compiler_ = entry.status();
+      }
+      return entry.status();
+    }
+    if (entry->origin == CodeOrigin::built) remember(digest, key.text);
+    return binary_of(std::move(*entry));
+  }
+
+  void remember(const std::string& digest, const std::string& key_text) {
+    const CodeKey pointer = pointer_key(digest);
+    if (const auto old = store_->find(pointer)) {
+      const auto text = CodeStore::read_code(*old);
+      if (text.ok() && *text == key_text) return;
+      store_->remove(pointer);
+    }
+    // Failing to write it costs hosts without a compiler a slower kernel, nothing else.
+    (void)store_->get_or_build(pointer, [&](const std::string& output) -> Result<CodeInfo> {
+      std::ofstream out(output, std::ios::binary);
+      out << key_text;
+      out.close();
+      if (!out) return Status(Code::io_error, fmt::format("cannot write {}", output));
+      CodeInfo info;
+      info.target = device_.target.key();
+      return info;
+    });
+  }
+
+  Result<Binary> find_stored(const std::string& digest) {
+    if (const auto pointer = store_->find(pointer_key(digest)))
+      if (const auto text = CodeStore::read_code(*pointer); text.ok())
+        if (auto entry = store_->find({*text, "so"})) return binary_of(std::move(*entry));
+    return no_compiler_;
+  }
+
+  void dump(const Source& source, const std::string& text, const std::string& digest,
+            const Compilation& done) const {
+    if (options_.dump.empty()) return;
+    std::error_code ignored;
+    std::filesystem::create_directories(options_.dump, ignored);
+    const auto write = [&](const char* extension, const std::string& what) {
+      std::ofstream(fmt::format("{}/{}.{}", options_.dump, digest.substr(0, 16), extension))
+          << what;
+    };
+    write("source.cpp", source.text);
+    write("cpp", text);
+    write("command", done.command + "\n");
+    write("log", done.log);
+  }
+
+  std::shared_ptr<CodeStore> store_;
+  BackendOptions options_;
+  DeviceInfo device_;
+  Target machine_;
+  std::optional<HostCompiler> compiler_;
+  std::mutex mutex_;
+  Status no_compiler_;  ///< why nothing can be compiled; guarded by mutex_ once open
+  ThreadPool pool_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> open_backend(std::shared_ptr<CodeStore> store,
+                                              const BackendOptions& options) {
+  const Cpu cpu = detect_cpu();
+  DeviceInfo device;
+  device.name = cpu.name;
+  device.target = cpu.target;
+  if (!options.target.empty()) {
+    auto wanted = parse_target(options.target);
+    if (!wanted.ok()) return wanted.status();
+    if (auto status = check_runs_on(*wanted, cpu.target); !status.ok()) return status;
+    device.target = std::move(*wanted);
+  }
+  if (options.threads < 0 || options.threads > 4096)
+    return Status(Code::invalid_argument,
+                  fmt::format("threads = {}: 0 (all that the process may use) to 4096 are allowed",
+                              options.threads));
+  device.units = options.threads > 0 ? options.threads : cpu.cores;
+  device.performance_class = cpu.performance_class(device.units);
+  device.memory_bytes = cpu.memory_bytes;
+  auto out = std::make_unique<CpuBackend>(std::move(store), options, std::move(device));
+  out->set_machine(cpu.target);
+  // Without a compiler the back end is still of use: stored code and prebuilt kernels.
+  (void)out->find_compiler();
+  return std::unique_ptr<Backend>(std::move(out));
+}
+
+}  // namespace quarterturn::cpu
