@@ -1,0 +1,32 @@
+// An NVIDIA GPU as a Backend: emitted CUDA text through NVRTC and the driver API, on the caller's
+// context and stream.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "cache/code_store.hpp"
+#include "runtime/backend.hpp"
+#include "runtime/worker.hpp"
+
+namespace quarterturn::cuda {
+
+struct BackendOptions {
+  std::int32_t ordinal = 0;  ///< as the driver counts, after CUDA_VISIBLE_DEVICES
+  std::string target;  ///< a Target key; empty = the device's own. With it, no driver is needed
+  std::string nvrtc;   ///< path of libnvrtc; empty = find it
+  std::string dump;    ///< folder for sources and logs; empty = none
+  Worker worker;
+  WorkerLimits limits;
+};
+
+/// Thread-safe. With `target` given and no driver or device, the back end compiles only: launch and
+/// memory functions return `no_driver` or `no_device`. Without `store` nothing is compiled.
+Result<std::unique_ptr<Backend>> open_backend(std::shared_ptr<CodeStore> store,
+                                              const BackendOptions& options);
+
+/// Devices the driver shows; an error says why there are none.
+Result<std::int32_t> device_count();
+
+}  // namespace quarterturn::cuda
