@@ -65,6 +65,7 @@ QT_FN void quantize_segment(float (&x)[n], const SignMask& mask, const Noise& no
   static_assert(is_rotation(g), "the rotation is 0, 16, 32, 64, 128 or 256");
   static_assert(n == segment_size(g), "a segment holds max(g, 32) elements");
   rotate<g, signs>(x, mask);
+  QT_UNROLL
   for (int block = 0; block < n / 32; ++block) {
     float y[32];
     u32 words[4];

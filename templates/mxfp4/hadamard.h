@@ -23,6 +23,25 @@ QT_FN float hadamard_norm(int g) {
   return float_of((odd ? 0x3f3504f3u : 0x3f800000u) - (half_log << 23));
 }
 
+/// Stages h, 2h, ..., g/2. The stage is a template argument so that every trip count is a constant:
+/// arrays then stay in registers on a GPU, and vectorise on a CPU.
+template <int h, int g, int n>
+QT_FN void hadamard_stages(float (&x)[n]) {
+  if constexpr (h < g) {
+    QT_UNROLL
+    for (int base = 0; base < n; base += 2 * h) {
+      QT_UNROLL
+      for (int j = base; j < base + h; ++j) {
+        const float a = x[j];
+        const float b = x[j + h];
+        x[j] = a + b;
+        x[j + h] = a - b;
+      }
+    }
+    hadamard_stages<2 * h, g>(x);
+  }
+}
+
 /// Rotates each segment of g elements, g < 2 being the identity, whatever the signs.
 template <int g, Signs signs, int n>
 QT_FN void rotate(float (&x)[n], const SignMask& mask) {
@@ -34,19 +53,7 @@ QT_FN void rotate(float (&x)[n], const SignMask& mask) {
       QT_UNROLL
       for (int j = 0; j < n; ++j) x[j] = flip_sign(x[j], mask, u32(j % g));
     }
-    QT_UNROLL
-    for (int h = 1; h < g; h *= 2) {
-      QT_UNROLL
-      for (int base = 0; base < n; base += 2 * h) {
-        QT_UNROLL
-        for (int j = base; j < base + h; ++j) {
-          const float a = x[j];
-          const float b = x[j + h];
-          x[j] = a + b;
-          x[j + h] = a - b;
-        }
-      }
-    }
+    hadamard_stages<1, g>(x);
     const float norm = hadamard_norm(g);
     QT_UNROLL
     for (int j = 0; j < n; ++j) x[j] = mul(x[j], norm);

@@ -16,14 +16,17 @@ namespace qt {
     0x3ef96285u;  // 2.92247856 / 6, rounded once from the decimal value
 [[maybe_unused]] constexpr u32 kQutlassEpsilon = 0x322bcc77u;  // 1e-8f
 
-/// The sum by adjacent pairs; the array is used up.
-QT_FN float tree_sum(float (&s)[32]) {
-  QT_UNROLL
-  for (int n = 16; n >= 1; n /= 2) {
+/// The sum by adjacent pairs. Halves by template, as hadamard_stages does.
+template <int n>
+QT_FN float tree_sum(const float (&s)[n]) {
+  if constexpr (n == 1) {
+    return s[0];
+  } else {
+    float half[n / 2];
     QT_UNROLL
-    for (int i = 0; i < n; ++i) s[i] = s[2 * i] + s[2 * i + 1];
+    for (int i = 0; i < n / 2; ++i) half[i] = s[2 * i] + s[2 * i + 1];
+    return tree_sum(half);
   }
-  return s[0];
 }
 
 /// QUEST's byte from the variance: floor(log2 t) with t = sqrt(variance) * step (+ epsilon), by its

@@ -32,6 +32,34 @@ std::string idle_kernel(const std::string& qualifier) {
                  " void idle(int* out) { *out = 1; }\n");
 }
 
+// One thread quantises one segment of g elements.
+std::string segment_kernel(int g, const std::string& rule) {
+  const auto n = std::to_string(g < 32 ? 32 : g);
+  return flatten(
+      "#include \"mxfp4/block.h\"\nusing namespace qt;\n"
+      "extern \"C\" __global__ void quantize(const float* in, u32* codes, u8* scales, u64 seed) {\n"
+      "  const u32 at = blockIdx.x * blockDim.x + threadIdx.x;\n"
+      "  float x[" +
+      n + "];\n  u8 bytes[" + n + " / 32];\n  u32 packed[" + n +
+      " / 8];\n"
+      "  for (int j = 0; j < " +
+      n + "; ++j) x[j] = in[at * " + n +
+      "u + j];\n"
+      "  quantize_segment<" +
+      std::to_string(g) + ", Signs::per_call, ScaleRule::" + rule +
+      ", Rounding::sr16>(\n"
+      "      x, sign_mask_from_seed(seed), Noise{seed, 1u, 2u}, at * " +
+      n +
+      "ull, bytes, packed);\n"
+      "  for (int b = 0; b < " +
+      n + " / 32; ++b) scales[at * (" + n +
+      "u / 32u) + b] = bytes[b];\n"
+      "  for (int w = 0; w < " +
+      n + " / 8; ++w) codes[at * (" + n +
+      "u / 8u) + w] = packed[w];\n"
+      "}\n");
+}
+
 void check_is_elf(const std::string& binary) {
   CHECK(binary.size() > 1000);
   CHECK(binary.substr(0, 4) == "\177ELF");
@@ -70,6 +98,23 @@ TEST_CASE("compile.nvrtc for sm_80") { check_nvrtc("sm_80"); }
 TEST_CASE("compile.nvrtc for sm_90a") { check_nvrtc("sm_90a"); }
 TEST_CASE("compile.nvrtc for sm_100a") { check_nvrtc("sm_100a"); }
 TEST_CASE("compile.nvrtc for sm_120a") { check_nvrtc("sm_120a"); }
+
+TEST_CASE("compile.nvrtc keeps a thread's segment in registers") {
+  const nvrtc::Library library;
+  if (!library) {
+    std::cout << "SKIPPED: libnvrtc.so.13 or .12 is not installed\n";
+    return;
+  }
+  for (const int g : {0, 16, 32, 64})
+    for (const std::string rule : {"rceil", "quest", "search"}) {
+      const auto compiled = library.compile(
+          segment_kernel(g, rule), {"--gpu-architecture=sm_90a", "--std=c++17", "--fmad=false",
+                                    "--ptxas-options=--warn-on-local-memory-usage"});
+      INFO("g = ", g, " rule ", rule);
+      CHECK(compiled.status == 0);
+      CHECK(compiled.log == "");
+    }
+}
 
 TEST_CASE("compile.clang for gfx950") {
   if (!command::exists("clang-22")) {
