@@ -122,7 +122,7 @@ struct StagedRow {
 };
 QT_FN constexpr u32 staged_place(u32 block) { return block * 16u + block / 8u * 16u; }
 QT_FN constexpr StagedRow staged_row(u32 blocks) {
-  const u32 scales_at = staged_place(blocks - 1u) + 16u;
+  const u32 scales_at = blocks == 0u ? 0u : staged_place(blocks - 1u) + 16u;
   return {scales_at, (scales_at + blocks + 15u) / 16u * 16u};
 }
 

@@ -67,7 +67,9 @@ QT_FN SignMask signs_of(const qt_args& args) {
 template <class Config>
 QT_FN void store_block(const qt_tensor& to, i64 batch, i64 row, i64 block, i64 blocks,
                        const u32 (&packed)[4], u32 byte) {
-  const i64 first = batch * to.batch_stride + row * to.ld + block * 32;
+  // Only plain operands may be strided.
+  const i64 ld = Config::output == Output::plain ? to.ld : blocks * 32;
+  const i64 first = batch * to.batch_stride + row * ld + block * 32;
   u8* codes = static_cast<u8*>(to.data) + first / 2;
   if ((reinterpret_cast<u64>(codes) & 15u) == 0) {
     store_global(reinterpret_cast<Words4*>(codes), {{packed[0], packed[1], packed[2], packed[3]}});
@@ -229,7 +231,7 @@ QT_FN void quantize_expanded(const qt_args& args, i64 batch, u32 group, u32 thre
   constexpr u32 teams = Config::threads / team;
   constexpr Expanded type = Config::output == Output::e5m2 ? Expanded::e5m2 : Expanded::int8;
   const i64 k = Config::k > 0 ? Config::k : args.k;
-  const u32 blocks = u32(round_up(k, 128) / 32);
+  const u32 blocks = u32(round_up(k, g > 128 ? g : 128) / 32);
   const StagedRow stage = staged_row(blocks);
   const u32 slot = thread / team, t = thread % team;
   const u32 codes = shared_base() + slot * stage.bytes;
@@ -284,7 +286,7 @@ QT_FN void quantize_expanded(const qt_args& args, i64 batch, u32 group, u32 thre
     whole.nan |= load_shared_u32(at + 8u);
   }
   const u32 reference = reference_of<type>(whole);
-  u8* out = static_cast<u8*>(args.d.data) + batch * args.d.batch_stride + row * args.d.ld;
+  u8* out = static_cast<u8*>(args.d.data) + batch * args.d.batch_stride + row * blocks * 32;
   if (t == 0)
     static_cast<u8*>(args.d.scales)[batch * args.d.scale_batch_stride + row] = u8(reference);
   store_expanded<type>(out, codes, bytes, blocks, reference, t, team);

@@ -1,0 +1,136 @@
+// Every CUDA family, compiled by NVRTC without a GPU: the default and the variants that differ most
+// from it, for the architectures they are legal on; none may spill or have its products serialised.
+#include <doctest/doctest.h>
+
+#include <future>
+#include <iostream>
+
+#include "generator/cuda/families.hpp"
+#include "runtime/cuda/nvrtc.hpp"
+
+using namespace quarterturn;
+
+namespace {
+
+Problem gemm_problem(Contract contract, Spread spread, DType d_type, Extent k) {
+  Problem p;
+  p.op = Op::gemm;
+  p.role = Role::fprop;
+  p.m = {1, 8192};
+  p.n = Extent::exactly(4096);
+  p.k = k;
+  p.a_type = p.b_type = DType::mxfp4;
+  p.d_type = d_type;
+  p.rotation = 32;
+  p.contract = contract;
+  p.spread = spread;
+  return p;
+}
+
+Problem quantize_problem(DType type, std::int32_t g, ScaleRule rule, Rounding rounding,
+                         Copies copies, Layout layout) {
+  Problem p;
+  p.op = Op::quantize;
+  p.m = {1, 8192};
+  p.k = Extent::exactly(4096);
+  p.a_type = type;
+  p.d_type = DType::mxfp4;
+  p.rotation = g;
+  p.signs = g > 0 ? Signs::per_call : Signs::none;
+  p.scale_rule = rule;
+  p.a_rounding = rounding;
+  p.biased = BiasedRounding::allowed;
+  p.copies = copies;
+  p.d_layout = layout;
+  return p;
+}
+
+std::vector<Problem> problems() {
+  auto full = gemm_problem(Contract::fast, Spread::any, DType::bf16, Extent::exactly(4096));
+  full.bias = Bias::per_column;
+  full.accumulate = Accumulate::accumulate;
+  auto weight_only = gemm_problem(Contract::exact, Spread::any, DType::bf16, Extent::exactly(4096));
+  weight_only.a_type = DType::bf16;
+  return {
+      gemm_problem(Contract::fast, Spread::any, DType::bf16, Extent::exactly(4096)),
+      gemm_problem(Contract::exact, Spread::narrow, DType::bf16, Extent::exactly(4096)),
+      gemm_problem(Contract::exact, Spread::any, DType::f32, {0, 1 << 20}),
+      full,
+      weight_only,
+      quantize_problem(DType::bf16, 32, ScaleRule::rceil, Rounding::rne, Copies::rows,
+                       Layout::plain),
+      quantize_problem(DType::bf16, 32, ScaleRule::rceil, Rounding::sr16, Copies::both,
+                       Layout::plain),
+      quantize_problem(DType::f32, 256, ScaleRule::rceil, Rounding::sr16, Copies::both,
+                       Layout::scales_128x4),
+      quantize_problem(DType::bf16, 32, ScaleRule::rceil, Rounding::sr16, Copies::rows,
+                       Layout::e5m2),
+      quantize_problem(DType::f16, 128, ScaleRule::ceil, Rounding::rne, Copies::rows,
+                       Layout::int8_rows),
+  };
+}
+
+// The default, then each parameter at its other values where that alone is legal.
+std::vector<Variant> corners(const Family& family, const Problem& p, const Target& t) {
+  const auto start = family.default_variant(p, t);
+  std::vector<Variant> out;
+  const auto add = [&](const Variant& v) {
+    if (family.illegal(p, t, v).empty()) out.push_back(v);
+  };
+  add(start);
+  for (const auto& axis : family.parameters(p, t)) {
+    if (axis.stage == ParameterStage::run || axis.values.size() < 2) continue;
+    auto v = start;
+    v.values[axis.name] = axis.values.back();
+    add(v);
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("cuda families compile without spills and with overlapping products") {
+  if (const auto identity = cuda::nvrtc_identity(); !identity.ok()) {
+    std::cout << "SKIPPED: " << identity.status().message() << "\n";
+    return;
+  }
+  struct Job {
+    std::string name, arch, text;
+    std::vector<std::string> flags;
+  };
+  std::vector<Job> jobs;
+  for (const auto* arch : {"sm_90a", "sm_80"}) {
+    const auto target = *parse_target(arch);
+    for (const auto& p : problems())
+      for (const Family* family : cuda::families()) {
+        if (!family->refuses(p, target).empty()) continue;
+        // Architectures share texts: corners on one of them are enough.
+        const bool all = std::string(arch) == "sm_90a" || family->name() == "cuda_gemm_mma";
+        for (const auto& v : corners(*family, p, target)) {
+          const auto source = family->emit(p, target, v);
+          const auto flat = flatten(source);
+          REQUIRE(flat.ok());
+          CHECK(source.entry.find("quarterturn_") == 0);
+          jobs.push_back({v.text() + " for " + p.key(), arch, *flat, source.flags});
+          if (!all) break;
+        }
+      }
+  }
+  const auto work = [&jobs](std::size_t from) {
+    std::vector<std::string> complaints;
+    for (std::size_t i = from; i < jobs.size(); i += 2) {
+      const auto& job = jobs[i];
+      const auto cubin = cuda::nvrtc_compile(job.text, job.arch, job.flags);
+      if (!cubin.ok())
+        complaints.push_back(job.name + ": " + cubin.status().message());
+      else if (cubin->spill_bytes > 0 || cubin->serialised_wgmma)
+        complaints.push_back(job.name + ": " + cubin->log);
+    }
+    return complaints;
+  };
+  auto other = std::async(std::launch::async, work, 1);
+  for (const auto& complaint : work(0)) FAIL_CHECK(complaint);
+  for (const auto& complaint : other.get()) FAIL_CHECK(complaint);
+  CHECK(jobs.size() > 20);
+  std::cout << jobs.size() << " kernels compiled\n";
+}

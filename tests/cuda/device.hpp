@@ -1,0 +1,187 @@
+// What the GPU tests need of a device: memory with poisoned guards, kernels compiled from emitted
+// sources, a stopwatch. Built on the CUDA back end's own parts.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <future>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "generator/cuda/families.hpp"
+#include "runtime/cuda/driver_api.hpp"
+#include "runtime/cuda/kernel.hpp"
+#include "runtime/cuda/nvrtc.hpp"
+
+namespace quarterturn::cuda_test {
+
+inline void require(const Status& status) {
+  if (!status.ok()) throw std::runtime_error(status.message());
+}
+
+/// Device 0 with its primary context current on the calling thread.
+class Device {
+ public:
+  /// The device, or null with the reason in `why`.
+  static Device* find(std::string& why) {
+    static std::string reason;
+    static Device* const device = open(reason);
+    why = reason;
+    return device;
+  }
+
+  const cuda::DriverApi& api() const { return *api_; }
+  const Target& target() const { return target_; }
+  std::int64_t units() const { return units_; }
+  cuda::CUstream stream() const { return stream_; }
+  const std::string& name() const { return name_; }
+
+  void check(cuda::CUresult error, const char* what) const { require(api_->check(error, what)); }
+  void synchronize() const { check(api_->cuStreamSynchronize(stream_), "synchronise"); }
+
+  /// The kernel of a variant; compiled once.
+  const cuda::LoadedKernel& kernel(const Family& family, const Problem& problem,
+                                   const Variant& variant) {
+    const auto source = family.emit(problem, target_, variant);
+    return kernel(source, family.name());
+  }
+
+  const cuda::LoadedKernel& kernel(const Source& source, std::string_view what) {
+    auto flat = flatten(source);
+    require(flat.status());
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto found = kernels_.find(*flat); found != kernels_.end()) return *found->second;
+    }
+    auto cubin = cuda::nvrtc_compile(*flat, target_.arch, source.flags);
+    if (!cubin.ok())
+      throw std::runtime_error(
+          fmt::format("{}: {}\n{}", what, cubin.status().message(), source.text));
+    if (cubin->spill_bytes > 0 || cubin->serialised_wgmma)
+      std::cout << "spills or serialised products: " << source.entry << "\n" << cubin->log << "\n";
+    auto loaded = cuda::LoadedKernel::load(*api_, device_, cubin->code, source.entry);
+    require(loaded.status());
+    auto kernel = std::dynamic_pointer_cast<const cuda::LoadedKernel>(*loaded);
+    const std::lock_guard lock(mutex_);
+    return *kernels_.emplace(*flat, std::move(kernel)).first->second;
+  }
+
+  /// Enqueues one call of a variant.
+  void run(const Family& family, const Problem& problem, const Variant& variant,
+           const qt_args& args) {
+    require(kernel(family, problem, variant)
+                .launch(family.launch(problem, variant, args, units_), args, stream_));
+  }
+
+ private:
+  static Device* open(std::string& why) {
+    auto api = cuda::driver_api();
+    if (!api.ok()) return why = api.status().message(), nullptr;
+    if (auto identity = cuda::nvrtc_identity(); !identity.ok())
+      return why = identity.status().message(), nullptr;
+    auto device = std::make_unique<Device>();
+    device->api_ = *api;
+    const auto& d = **api;
+    int major = 0, minor = 0, units = 0, count = 0;
+    d.cuDeviceGetCount(&count);
+    if (count == 0 || d.cuDeviceGet(&device->device_, 0) != 0) return why = "no device", nullptr;
+    d.cuDeviceGetAttribute(&major, cuda::kDeviceCapabilityMajor, device->device_);
+    d.cuDeviceGetAttribute(&minor, cuda::kDeviceCapabilityMinor, device->device_);
+    d.cuDeviceGetAttribute(&units, cuda::kDeviceSmCount, device->device_);
+    char name[128] = {};
+    d.cuDeviceGetName(name, sizeof name, device->device_);
+    device->name_ = name;
+    device->units_ = units;
+    device->target_ = *parse_target(fmt::format("sm_{}{}{}", major, minor, major >= 9 ? "a" : ""));
+    cuda::CUcontext context = nullptr;
+    if (d.cuDevicePrimaryCtxRetain(&context, device->device_) != 0 ||
+        d.cuCtxPushCurrent(context) != 0 || d.cuStreamCreate(&device->stream_, 1) != 0)
+      return why = "no context", nullptr;
+    return device.release();  // lives as long as the process
+  }
+
+  const cuda::DriverApi* api_ = nullptr;
+  cuda::CUdevice device_ = 0;
+  cuda::CUstream stream_ = nullptr;
+  Target target_;
+  std::int64_t units_ = 0;
+  std::string name_;
+  std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<const cuda::LoadedKernel>> kernels_;
+};
+
+/// Device memory between two guards of 4096 bytes of 0xff, itself filled with 0xff at first: codes
+/// of -6, scales of NaN, floats of NaN.
+class Memory {
+ public:
+  Memory(Device& device, std::int64_t bytes) : device_(device), bytes_(bytes) {
+    device.check(device.api().cuMemAlloc(&whole_, static_cast<std::size_t>(bytes) + 2 * kGuard),
+                 "allocate");
+    poison();
+  }
+  template <class T>
+  Memory(Device& device, const std::vector<T>& values)
+      : Memory(device, static_cast<std::int64_t>(values.size() * sizeof(T))) {
+    upload(values.data());
+  }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  ~Memory() { device_.api().cuMemFree(whole_); }
+
+  void poison() {
+    device_.check(
+        device_.api().cuMemsetD8Async(whole_, 0xff, static_cast<std::size_t>(bytes_) + 2 * kGuard,
+                                      device_.stream()),
+        "poison");
+    device_.synchronize();
+  }
+  void upload(const void* from) {
+    if (bytes_ > 0)
+      device_.check(
+          device_.api().cuMemcpyHtoD(whole_ + kGuard, from, static_cast<std::size_t>(bytes_)),
+          "upload");
+  }
+  template <class T = unsigned char>
+  T* data(std::int64_t offset = 0) const {
+    return reinterpret_cast<T*>(whole_ + kGuard) + offset;
+  }
+  template <class T = unsigned char>
+  std::vector<T> download() const {
+    device_.synchronize();
+    std::vector<unsigned char> all(static_cast<std::size_t>(bytes_) + 2 * kGuard);
+    device_.check(device_.api().cuMemcpyDtoH(all.data(), whole_, all.size()), "download");
+    for (std::size_t i = 0; i < kGuard; ++i)
+      if (all[i] != 0xff || all[all.size() - 1 - i] != 0xff)
+        throw std::runtime_error("a kernel wrote outside its result");
+    std::vector<T> out(static_cast<std::size_t>(bytes_) / sizeof(T));
+    std::memcpy(out.data(), all.data() + kGuard, out.size() * sizeof(T));
+    return out;
+  }
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  static constexpr std::size_t kGuard = 4096;
+  Device& device_;
+  std::int64_t bytes_;
+  cuda::CUdeviceptr whole_ = 0;
+};
+
+/// Compiles kernels on as many threads as there are, so that later calls find them.
+inline void compile_all(Device& device,
+                        const std::vector<std::pair<Source, std::string>>& sources) {
+  std::vector<std::future<void>> work;
+  for (const auto& [source, what] : sources)
+    work.push_back(std::async(std::launch::async, [&device, &source = source, &what = what] {
+      // The loader needs a context on this thread? No: libraries are context-free.
+      device.kernel(source, what);
+    }));
+  for (auto& one : work) one.get();
+}
+
+}  // namespace quarterturn::cuda_test
