@@ -2,6 +2,6 @@
 
 namespace quarterturn::cpu {
 
-std::vector<const Family*> families() { return {&gemm(), &quantize()}; }
+std::vector<const Family*> families() { return {&gemm(), &weight_only(), &quantize()}; }
 
 }  // namespace quarterturn::cpu

@@ -8,6 +8,7 @@
 namespace quarterturn::cpu {
 
 const Family& gemm();
+const Family& weight_only();
 const Family& quantize();
 
 std::vector<const Family*> families();

@@ -7,6 +7,7 @@
 
 #include "generator/cpu/families.hpp"
 #include "generator/cpu/kernel_text.hpp"
+#include "templates/cpu/gemm_parts.h"
 
 namespace quarterturn::cpu {
 namespace {
@@ -26,12 +27,7 @@ class Gemm : public Family {
     if (t.vendor != Vendor::cpu) return "runs on CPUs";
     if (p.op != Op::gemm) return "multiplies quantised operands: op = gemm";
     if (p.a_type != DType::mxfp4 || p.b_type != DType::mxfp4) return "needs both operands in mxfp4";
-    if (p.grouping != Grouping::none) return "has no grouped form";
-    if (p.epilogue != Epilogue::none) return "has no activation in its epilogue";
-    if (p.d_layout != Layout::plain) return "writes D row-major";
-    if (auto reason = refuse_layout("a_layout", p.a_layout, Layout::int8_blocks); !reason.empty())
-      return reason;
-    return refuse_layout("b_layout", p.b_layout, Layout::panel16);
+    return refuse_product(p, Layout::int8_blocks);
   }
 
   std::vector<Parameter> parameters(const Problem& p, const Target& t) const override {
@@ -89,18 +85,11 @@ class Gemm : public Family {
 
   Source emit(const Problem& p, const Target& t, const Variant& v) const override {
     const auto isa = static_cast<Isa>(v.value("isa"));
-    const bool ts34 = p.scale_rule == ScaleRule::ts34;
     KernelText text;
     text.alias("Isa", isa_type(isa), "");
-    text.dimension("m", p.m);
-    text.dimension("n", p.n);
-    text.dimension("k", p.k);
-    text.integer("k_unit", padding_unit(p), "operands are padded to a multiple of this along K");
-    text.constant("qt::cpu::DType", "d_type", dtype_text(p.d_type), "of D, C and bias");
-    text.flag("accumulate", p.accumulate == Accumulate::accumulate, "adds beta * C");
-    text.flag("bias", p.bias == Bias::per_column, "adds a vector of n");
-    text.constant("float", "descale", ts34 ? "16.0f / 9.0f" : "1.0f",
-                  ts34 ? "takes 3/4 of TS34 out of both operands" : "scale rule needs no factor");
+    text.product(p);
+    text.descale(p.scale_rule == ScaleRule::ts34 ? "16.0f / 9.0f" : "1.0f",
+                 "takes 3/4 of TS34 out of both operands");
     text.integer("tile_m", v.value("tile_m"), "rows whose sums stay in registers");
     text.integer("tile_n", v.value("tile_n"), "columns whose sums stay in registers");
     text.constant(
@@ -119,7 +108,8 @@ class Gemm : public Family {
                 std::int64_t) const override {
     Launch out;
     out.parts =
-        args.batch * ceil_div(args.m, v.value("block_m")) * ceil_div(args.n, v.value("part_n"));
+        args.batch *
+        qt::cpu::GemmParts::of(args.m, args.n, v.value("block_m"), v.value("part_n")).per_entry();
     return out;
   }
 

@@ -73,6 +73,20 @@ void KernelText::dimension(std::string_view name, const Extent& extent) {
              fmt::format("given at run time: {} to {}", extent.lo, extent.hi));
 }
 
+void KernelText::product(const Problem& p) {
+  dimension("m", p.m);
+  dimension("n", p.n);
+  dimension("k", p.k);
+  integer("k_unit", padding_unit(p), "operands are padded to a multiple of this along K");
+  constant("qt::cpu::DType", "d_type", dtype_text(p.d_type), "of D, C and bias");
+  flag("accumulate", p.accumulate == Accumulate::accumulate, "adds beta * C");
+  flag("bias", p.bias == Bias::per_column, "adds a vector of n");
+}
+
+void KernelText::descale(std::string_view value, std::string_view comment) {
+  constant("float", "descale", value, value == "1.0f" ? "this scale rule needs none" : comment);
+}
+
 Source KernelText::source(const Problem& problem, const Target& target, const Variant& variant,
                           const std::vector<std::string>& texts, std::string_view function) const {
   Source out;
@@ -98,6 +112,14 @@ std::string dtype_text(DType type) { return fmt::format("qt::cpu::DType::{}", na
 std::string refuse_layout(std::string_view field, Layout given, Layout wanted) {
   if (given == Layout::chosen || given == wanted) return {};
   return fmt::format("{} = {}: reads {} (pack it first)", field, name_of(given), name_of(wanted));
+}
+
+std::string refuse_product(const Problem& p, Layout a) {
+  if (p.grouping != Grouping::none) return "has no grouped form";
+  if (p.epilogue != Epilogue::none) return "has no activation in its epilogue";
+  if (p.d_layout != Layout::plain) return "writes D row-major";
+  if (auto reason = refuse_layout("a_layout", p.a_layout, a); !reason.empty()) return reason;
+  return refuse_layout("b_layout", p.b_layout, Layout::panel16);
 }
 
 }  // namespace quarterturn::cpu

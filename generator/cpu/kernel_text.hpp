@@ -32,6 +32,9 @@ class KernelText {
                 std::string_view comment);
   void integer(std::string_view name, std::int64_t value, std::string_view comment);
   void flag(std::string_view name, bool value, std::string_view comment);
+  /// Dimensions, padding, D's type and what is added: the constants of every product.
+  void product(const Problem& problem);
+  void descale(std::string_view value, std::string_view comment);
   /// A static dimension, or 0 with a remark for one given at run time.
   void dimension(std::string_view name, const Extent& extent);
 
@@ -51,5 +54,9 @@ std::string dtype_text(DType type);
 
 /// A layout that the caller fixed must be the one that a family reads; empty when it is.
 std::string refuse_layout(std::string_view field, Layout given, Layout wanted);
+
+/// What no product of this folder does: grouping, activations, D in another layout; and operands in
+/// other layouts than A in `a` and B in panel16.
+std::string refuse_product(const Problem& problem, Layout a);
 
 }  // namespace quarterturn::cpu

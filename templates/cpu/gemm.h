@@ -9,6 +9,7 @@
 #define QT_CPU_GEMM_H
 
 #include "cpu/epilogue.h"
+#include "cpu/gemm_parts.h"
 #include "cpu/layouts.h"
 #include "cpu/primitives_float_mode.h"
 #include "cpu/primitives_portable.h"
@@ -19,6 +20,21 @@ namespace cpu {
 /// Where decoded weights come from: registers, each time they are used, or a buffer that serves
 /// all rows of a part.
 enum class Decode { registers, buffer };
+
+/// What an emitted Config states as constants, as ordinary members but for what sizes a tile: one
+/// portable kernel for every problem.
+struct GemmConfig {
+  using Isa = Portable;
+  i64 m = 0, n = 0, k = 0;  // 0: given at run time
+  int k_unit = 32;
+  DType d_type = DType::f32;
+  bool accumulate = false;
+  bool bias = false;
+  float descale = 1.0f;
+  static constexpr int tile_m = 2, tile_n = 48;
+  static constexpr Decode decode = Decode::buffer;
+  static constexpr int block_m = 96, part_n = 96, block_k = 512, prefetch = 0;
+};
 
 /// Consecutive rows of A from some block of K on.
 struct Int8Rows {
@@ -157,7 +173,6 @@ template <class Config>
 struct GemmPart {
   using Isa = typename Config::Isa;
   static constexpr int tile_m = Config::tile_m;
-  static constexpr int tile_panels = Config::tile_n / kPanelRows;
 
   const Config& config;
   const qt_args* args;
@@ -263,7 +278,6 @@ struct GemmPart {
   }
 };
 
-/// Parts: batch entries, in each of them blocks of block_m rows, in each of those part_n columns.
 template <class Config>
 QT_CPU_NOINLINE void gemm_part(const Config& config, const qt_args* args, i64 part) {
   const i64 m = config.m ? config.m : args->m;
@@ -271,33 +285,26 @@ QT_CPU_NOINLINE void gemm_part(const Config& config, const qt_args* args, i64 pa
   const i64 k = config.k ? config.k : args->k;
   const i64 padded = (k + config.k_unit - 1) / config.k_unit * config.k_unit;
   const i64 blocks = padded / kBlock;
-  const i64 n_parts = (n + Config::part_n - 1) / Config::part_n;
-  const i64 m_parts = (m + Config::block_m - 1) / Config::block_m;
-  const i64 batch = part / n_parts / m_parts;
-  const i64 row0 = part / n_parts % m_parts * Config::block_m;
-  const i64 panel0 = part % n_parts * (Config::part_n / kPanelRows);
-  const i64 panel_end = panels_of(n);
-  const i64 panel1 = panel0 + Config::part_n / kPanelRows < panel_end
-                         ? panel0 + Config::part_n / kPanelRows
-                         : panel_end;
+  const PartOfD d = part_of_d(GemmParts::of(m, n, Config::block_m, Config::part_n), m, n, part);
   const Int8Rows a = {
-      static_cast<const i8*>(args->a.data) + batch * args->a.batch_stride,
-      static_cast<const Int8Scale*>(args->a.scales) + batch * args->a.scale_batch_stride, padded,
+      static_cast<const i8*>(args->a.data) + d.batch * args->a.batch_stride,
+      static_cast<const Int8Scale*>(args->a.scales) + d.batch * args->a.scale_batch_stride, padded,
       blocks};
   const GemmPart<Config> work = {
       config,
       args,
-      batch,
-      row0,
-      m - row0 < Config::block_m ? m - row0 : Config::block_m,
+      d.batch,
+      d.row,
+      d.rows,
       n,
       blocks,
-      Int8Rows::from(a, row0, 0),
-      static_cast<const u8*>(args->b.data) + batch * args->b.batch_stride / 2,
-      static_cast<const u8*>(args->b.scales) + batch * args->b.scale_batch_stride};
-  constexpr int step = GemmPart<Config>::tile_panels;
-  for (i64 panel = panel0; panel < panel1; panel += step)
-    work.template some_panels<step>(panel1 - panel < step ? panel1 - panel : step, panel);
+      Int8Rows::from(a, d.row, 0),
+      static_cast<const u8*>(args->b.data) + d.batch * args->b.batch_stride / 2,
+      static_cast<const u8*>(args->b.scales) + d.batch * args->b.scale_batch_stride};
+  constexpr i64 step = Config::tile_n / kPanelRows;
+  for (i64 panel = d.panel; panel < d.panel_end; panel += step)
+    work.template some_panels<Config::tile_n / kPanelRows>(
+        d.panel_end - panel < step ? d.panel_end - panel : step, panel);
 }
 
 template <class Config>

@@ -70,6 +70,14 @@ QT_FN PanelScale panel_scale(u32 byte) {
   return {float_of((127u + 64u) << 23), float_of((byte + 10u - 64u) << 23)};
 }
 
+/// The same for sums of A * 2q, with A not quantised: 2^(byte-128), normal but for bytes 0 and 1.
+QT_FN PanelScale weight_scale(u32 byte) {
+  if (byte == 255u) return {1.0f, float_of(0x7fc00000u)};
+  if (byte > 1u) return {1.0f, float_of((byte - 1u) << 23)};
+  return {float_of((127u - 64u) << 23), float_of((byte - 1u + 64u) << 23)};
+}
+QT_FN constexpr bool is_extreme(u32 byte) { return byte <= 1u || byte == 255u; }
+
 }  // namespace cpu
 }  // namespace qt
 

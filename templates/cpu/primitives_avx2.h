@@ -100,6 +100,60 @@ struct Avx2 {
     const __m128i least = _mm_set1_epi8(static_cast<char>(kWideByte));
     return _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_max_epu8(scales, least), scales)) != 0;
   }
+
+  QT_CPU_INLINE void weights(const u8* packed, Floats (&out)[8]) {
+    const __m256i table = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
+    const __m256i nibble = _mm256_set1_epi8(15);
+    QT_CPU_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(packed + 32 * i));
+      const __m256i codes[2] = {
+          _mm256_shuffle_epi8(table, _mm256_and_si256(bytes, nibble)),
+          _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(bytes, 4), nibble))};
+      QT_CPU_UNROLL
+      for (int h = 0; h < 2; ++h) {
+        // Byte j of each row's four, moved to the top and down again with its sign.
+        QT_CPU_UNROLL
+        for (int j = 0; j < 4; ++j)
+          out[4 * h + j].v[i] =
+              _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(codes[h], 24 - 8 * j), 24));
+      }
+    }
+  }
+  QT_CPU_INLINE Floats broadcast(float x) { return {{_mm256_set1_ps(x), _mm256_set1_ps(x)}}; }
+  QT_CPU_INLINE Floats weight_scale_low(const u8* bytes) {
+    Floats out;
+    for (int i = 0; i < 2; ++i) {
+      const __m256i wide =
+          _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes + 8 * i)));
+      out.v[i] =
+          _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_sub_epi32(wide, _mm256_set1_epi32(1)), 23));
+    }
+    return out;
+  }
+  QT_CPU_INLINE bool any_extreme(const u8* bytes) {
+    const __m128i next = _mm_add_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)),
+                                      _mm_set1_epi8(1));  // 255, 0, 1 become 0, 1, 2
+    return _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_min_epu8(next, _mm_set1_epi8(2)), next)) != 0;
+  }
+  QT_CPU_INLINE void widen_bf16(const u16* from, float* to) {
+    for (int i = 0; i < 2; ++i) {
+      const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 8 * i));
+      _mm256_storeu_ps(to + 8 * i,
+                       _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16)));
+    }
+  }
+  QT_CPU_INLINE void widen_f16(const u16* from, float* to) {
+#if defined(__F16C__)
+    for (int i = 0; i < 2; ++i)
+      _mm256_storeu_ps(
+          to + 8 * i,
+          _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 8 * i))));
+#else
+    for (int i = 0; i < 16; ++i) to[i] = f32_from_f16(from[i]);
+#endif
+  }
 };
 
 }  // namespace cpu

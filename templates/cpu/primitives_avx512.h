@@ -58,6 +58,37 @@ struct Avx512 {
     const __m128i least = _mm_set1_epi8(static_cast<char>(kWideByte));
     return _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_max_epu8(scales, least), scales)) != 0;
   }
+
+  QT_CPU_INLINE void weights(const u8* packed, Floats (&out)[8]) {
+    const __m512i words = _mm512_loadu_si512(packed);
+    const __m512 table =
+        _mm512_setr_ps(0, 1, 2, 3, 4, 6, 8, 12, -0.0f, -1, -2, -3, -4, -6, -8, -12);
+    // The permutation looks at the low four bits of an index only.
+    QT_CPU_UNROLL
+    for (unsigned j = 0; j < 4; ++j) {
+      out[j] = _mm512_permutexvar_ps(_mm512_srli_epi32(words, 8 * j), table);
+      out[4 + j] = _mm512_permutexvar_ps(_mm512_srli_epi32(words, 8 * j + 4), table);
+    }
+  }
+  QT_CPU_INLINE Floats broadcast(float x) { return _mm512_set1_ps(x); }
+  QT_CPU_INLINE Floats weight_scale_low(const u8* bytes) {
+    const __m512i wide =
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_sub_epi32(wide, _mm512_set1_epi32(1)), 23));
+  }
+  QT_CPU_INLINE bool any_extreme(const u8* bytes) {
+    const __m128i next = _mm_add_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)),
+                                      _mm_set1_epi8(1));  // 255, 0, 1 become 0, 1, 2
+    return _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_min_epu8(next, _mm_set1_epi8(2)), next)) != 0;
+  }
+  QT_CPU_INLINE void widen_bf16(const u16* from, float* to) {
+    const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    _mm512_storeu_si512(to, _mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+  }
+  QT_CPU_INLINE void widen_f16(const u16* from, float* to) {
+    const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    _mm512_storeu_ps(to, _mm512_cvtph_ps(half));
+  }
 };
 
 }  // namespace cpu

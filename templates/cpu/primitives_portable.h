@@ -107,6 +107,43 @@ struct Portable {
     return most >= kWideByte;
   }
 
+  /// 2q of 64 bytes of a panel's block: vector i for the i-th of their eight k.
+  QT_CPU_INLINE void weights(const u8* packed, Floats (&out)[8]) {
+    u32 word[16];
+    __builtin_memcpy(word, packed, sizeof word);
+    float w[8][16];
+    for (int j = 0; j < 4; ++j)
+      for (int c = 0; c < 16; ++c) {
+        w[j][c] = float(i32(twice(word[c] >> (8 * j))));
+        w[4 + j][c] = float(i32(twice(word[c] >> (8 * j + 4))));
+      }
+    __builtin_memcpy(out, w, sizeof w);
+  }
+  QT_CPU_INLINE Floats broadcast(float x) {
+    const Floats4 all = {x, x, x, x};
+    return {{all, all, all, all}};
+  }
+  /// weight_scale of 16 bytes of which none is extreme; extreme ones give anything.
+  QT_CPU_INLINE Floats weight_scale_low(const u8* bytes) {
+    u32 bits[16];
+    for (int c = 0; c < 16; ++c) bits[c] = (bytes[c] - 1u) << 23;
+    Floats out;
+    __builtin_memcpy(&out, bits, sizeof out);
+    return out;
+  }
+  QT_CPU_INLINE bool any_extreme(const u8* bytes) {
+    bool any = false;
+    for (int c = 0; c < 16; ++c) any = any || is_extreme(bytes[c]);
+    return any;
+  }
+  /// 16 elements of bf16 or f16 as binary32.
+  QT_CPU_INLINE void widen_bf16(const u16* from, float* to) {
+    for (int i = 0; i < 16; ++i) to[i] = f32_from_bf16(from[i]);
+  }
+  QT_CPU_INLINE void widen_f16(const u16* from, float* to) {
+    for (int i = 0; i < 16; ++i) to[i] = f32_from_f16(from[i]);
+  }
+
  private:
   /// 2q of the code in the low four bits, by comparisons, which vectorise where a table does not.
   QT_CPU_INLINE i16 twice(u32 code) {

@@ -30,8 +30,12 @@ inline std::string flags_of(const Target& target) {
   return out;
 }
 
+/// Targets between those of targets(), for what depends on a single feature.
+enum class Targets { main, all };
+
 /// The CPU targets that this machine can run, most capable first.
-inline std::vector<Target> targets() {
+inline std::vector<Target> targets(Targets which = Targets::main) {
+  const bool all = which == Targets::all;
   std::vector<Target> out;
   const auto add = [&out](const std::string& key) { out.push_back(*parse_target(key)); };
 #if defined(__x86_64__)
@@ -43,8 +47,8 @@ inline std::vector<Target> targets() {
                   __builtin_cpu_supports("avx512cd");
   if (v4 && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi"))
     add("x86-64-v4:avx512_vbmi,avx512_vnni");
-  if (v4 && __builtin_cpu_supports("avx512vnni")) add("x86-64-v4:avx512_vnni");
-  if (v3 && __builtin_cpu_supports("avxvnni")) add("x86-64-v3:avx_vnni");
+  if (all && v4 && __builtin_cpu_supports("avx512vnni")) add("x86-64-v4:avx512_vnni");
+  if (all && v3 && __builtin_cpu_supports("avxvnni")) add("x86-64-v3:avx_vnni");
   if (v3) add("x86-64-v3");
   add("x86-64");
 #elif defined(__aarch64__)

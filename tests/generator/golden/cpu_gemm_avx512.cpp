@@ -14,7 +14,7 @@ struct Config {
   static constexpr qt::cpu::DType d_type = qt::cpu::DType::f32;  // of D, C and bias
   static constexpr bool accumulate = false;     // adds beta * C
   static constexpr bool bias = false;           // adds a vector of n
-  static constexpr float descale = 1.0f;        // scale rule needs no factor
+  static constexpr float descale = 1.0f;        // this scale rule needs none
   static constexpr int tile_m = 6;              // rows whose sums stay in registers
   static constexpr int tile_n = 32;             // columns whose sums stay in registers
   static constexpr qt::cpu::Decode decode = qt::cpu::Decode::registers;  // where weights are decoded

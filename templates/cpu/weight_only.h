@@ -1,0 +1,192 @@
+// D = alpha * A * B^T + beta * C + bias, with A in high precision as it is and B in panel16.
+//
+// A block's 32 terms are added in binary32 in ascending K, then the block's scale is applied and
+// blocks are added in ascending K: one order whatever the tile, so a row's bits do not depend on M.
+// With fused multiply-adds, or with bf16 and f16, whose products with a code are exact, all
+// variants agree bit for bit.
+#ifndef QT_CPU_WEIGHT_ONLY_H
+#define QT_CPU_WEIGHT_ONLY_H
+
+#include "cpu/epilogue.h"
+#include "cpu/gemm_parts.h"
+#include "cpu/layouts.h"
+#include "cpu/primitives_float_mode.h"
+#include "cpu/primitives_portable.h"
+
+namespace qt {
+namespace cpu {
+
+/// The same as GemmConfig, for this kernel.
+struct WeightOnlyConfig {
+  using Isa = Portable;
+  i64 m = 0, n = 0, k = 0;  // 0: given at run time
+  int k_unit = 32;
+  DType a_type = DType::bf16;
+  DType d_type = DType::f32;
+  bool accumulate = false;
+  bool bias = false;
+  float descale = 1.0f;
+  static constexpr int tile_m = 2, tile_n = 16, block_m = 48, part_n = 96, prefetch = 0;
+};
+
+/// Factors of 16 scale bytes of which some are extreme.
+struct ExtremeScales {
+  float high[16];
+  float low[16];
+};
+QT_CPU_NOINLINE void extreme_scales(const u8* bytes, ExtremeScales& out) {
+  for (int c = 0; c < kPanelRows; ++c) {
+    const PanelScale scale = weight_scale(bytes[c]);
+    out.high[c] = scale.high;
+    out.low[c] = scale.low;
+  }
+}
+
+template <class Config>
+struct WeightOnlyPart {
+  using Isa = typename Config::Isa;
+  using Floats = typename Isa::Floats;
+
+  const Config& config;
+  const qt_args* args;
+  i64 batch, row0, rows;
+  i64 n, k, blocks;  // k without padding, blocks with it
+  const u8* a;       // the batch entry's first row
+  const u8* codes;
+  const u8* scales;
+
+  /// `length` elements of A from (row, k0) on as binary32, and zeros up to 32.
+  const float* a_block(i64 row, i64 k0, i64 length, float (&room)[kBlock]) const {
+    const i64 at = row * args->a.ld + k0;
+    if (length == kBlock) {
+      if (config.a_type == DType::f32) return reinterpret_cast<const float*>(a) + at;
+      const u16* from = reinterpret_cast<const u16*>(a) + at;
+      for (int i = 0; i < kBlock; i += 16)
+        if (config.a_type == DType::bf16)
+          Isa::widen_bf16(from + i, room + i);
+        else
+          Isa::widen_f16(from + i, room + i);
+      return room;
+    }
+    for (i64 i = 0; i < kBlock; ++i)
+      room[i] = i < length ? load_element(a, at + i, config.a_type) : 0.0f;
+    return room;
+  }
+
+  template <int count, int panels>
+  QT_CPU_NOINLINE void tile(const WeightOnlyPart& part, i64 row, i64 panel) {
+    Floats sums[count][panels];
+    QT_CPU_UNROLL
+    for (int r = 0; r < count; ++r) QT_CPU_UNROLL
+    for (int p = 0; p < panels; ++p) sums[r][p] = Isa::zero();
+    for (i64 block = 0; block * kBlock < part.k; ++block) {
+      alignas(64) float room[count][kBlock];
+      const float* x[count];
+      const i64 length = part.k - block * kBlock < kBlock ? part.k - block * kBlock : kBlock;
+      QT_CPU_UNROLL
+      for (int r = 0; r < count; ++r)
+        x[r] = part.a_block(part.row0 + row + r, block * kBlock, length, room[r]);
+      Floats terms[count][panels];
+      QT_CPU_UNROLL
+      for (int r = 0; r < count; ++r) QT_CPU_UNROLL
+      for (int p = 0; p < panels; ++p) terms[r][p] = Isa::zero();
+      for (int eight = 0; eight < 4; ++eight) {
+        Floats w[panels][8];
+        QT_CPU_UNROLL
+        for (int p = 0; p < panels; ++p) {
+          const u8* from =
+              part.codes + panel_block(panel + p, block, part.blocks) * kPanelCodes + eight * 64;
+          if (Config::prefetch > 0) prefetch(from + Config::prefetch * kPanelCodes);
+          Isa::weights(from, w[p]);
+        }
+        QT_CPU_UNROLL
+        for (int i = 0; i < 8; ++i) QT_CPU_UNROLL
+        for (int r = 0; r < count; ++r) {
+          const Floats all = Isa::broadcast(x[r][eight * 8 + i]);
+          QT_CPU_UNROLL
+          for (int p = 0; p < panels; ++p) terms[r][p] = Isa::fma(all, w[p][i], terms[r][p]);
+        }
+      }
+      QT_CPU_UNROLL
+      for (int p = 0; p < panels; ++p) {
+        const u8* bytes = part.scales + panel_block(panel + p, block, part.blocks) * kPanelScales;
+        Floats low = Isa::weight_scale_low(bytes);
+        if (unlikely(Isa::any_extreme(bytes))) {
+          ExtremeScales extreme;
+          extreme_scales(bytes, extreme);
+          low = Isa::load(extreme.low);
+          QT_CPU_UNROLL
+          for (int r = 0; r < count; ++r)
+            terms[r][p] = Isa::mul(terms[r][p], Isa::load(extreme.high));
+        }
+        QT_CPU_UNROLL
+        for (int r = 0; r < count; ++r) sums[r][p] = Isa::fma(terms[r][p], low, sums[r][p]);
+      }
+    }
+    alignas(64) float out[count][panels][16];
+    QT_CPU_UNROLL
+    for (int r = 0; r < count; ++r) QT_CPU_UNROLL
+    for (int p = 0; p < panels; ++p) Isa::store(out[r][p], sums[r][p]);
+    for (int r = 0; r < count; ++r)
+      for (int p = 0; p < panels; ++p) part.store(row + r, panel + p, out[r][p]);
+  }
+
+  void store(i64 row, i64 panel, const float* sums) const {
+    const i64 column = panel * kPanelRows;
+    const i64 count = n - column < kPanelRows ? n - column : kPanelRows;
+    store_sums(config, args, batch, row0 + row, column, int(count), sums);
+  }
+
+  template <int most, int panels>
+  void some_rows(i64 count, i64 row, i64 panel) const {
+    if constexpr (most > 1)
+      if (count < most) return some_rows<most - 1, panels>(count, row, panel);
+    tile<most, panels>(*this, row, panel);
+  }
+
+  template <int panels>
+  void some_panels(i64 count, i64 panel) const {
+    if constexpr (panels > 1)
+      if (count < panels) return some_panels<panels - 1>(count, panel);
+    constexpr i64 tile_m = Config::tile_m;
+    for (i64 row = 0; row < rows; row += tile_m)
+      some_rows<Config::tile_m, panels>(rows - row < tile_m ? rows - row : tile_m, row, panel);
+  }
+};
+
+template <class Config>
+QT_CPU_NOINLINE void weight_only_part(const Config& config, const qt_args* args, i64 part) {
+  const i64 m = config.m ? config.m : args->m;
+  const i64 n = config.n ? config.n : args->n;
+  const i64 k = config.k ? config.k : args->k;
+  const GemmParts parts = GemmParts::of(m, n, Config::block_m, Config::part_n);
+  const PartOfD d = part_of_d(parts, m, n, part);
+  const i64 element = config.a_type == DType::f32 ? 4 : 2;
+  const WeightOnlyPart<Config> work = {
+      config,
+      args,
+      d.batch,
+      d.row,
+      d.rows,
+      n,
+      k,
+      (k + config.k_unit - 1) / config.k_unit * config.k_unit / kBlock,
+      static_cast<const u8*>(args->a.data) + d.batch * args->a.batch_stride * element,
+      static_cast<const u8*>(args->b.data) + d.batch * args->b.batch_stride / 2,
+      static_cast<const u8*>(args->b.scales) + d.batch * args->b.scale_batch_stride};
+  constexpr i64 step = Config::tile_n / kPanelRows;
+  for (i64 panel = d.panel; panel < d.panel_end; panel += step)
+    work.template some_panels<Config::tile_n / kPanelRows>(
+        d.panel_end - panel < step ? d.panel_end - panel : step, panel);
+}
+
+template <class Config>
+QT_FN void weight_only(const Config& config, const qt_args* args, i64 part) {
+  const FloatMode mode;
+  weight_only_part(config, args, part);
+}
+
+}  // namespace cpu
+}  // namespace qt
+
+#endif

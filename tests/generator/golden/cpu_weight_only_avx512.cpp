@@ -1,0 +1,29 @@
+// cpu_weight_only/1{block_m=48,isa=512,part_n=96,prefetch=0,tile_m=6,tile_n=32}
+//   solves role=fprop m=1..8 n=5760 k=2880 a_type=bf16 b_type=mxfp4 d_type=bf16 bias=per_column
+//   on     x86-64-v4:avx512_vbmi,avx512_vnni
+#include "args.h"
+#include "cpu/primitives_avx512.h"
+#include "cpu/weight_only.h"
+
+struct Config {
+  using Isa = qt::cpu::Avx512;
+  static constexpr long long m = 0;             // given at run time: 1 to 8
+  static constexpr long long n = 5760;
+  static constexpr long long k = 2880;
+  static constexpr int k_unit = 32;             // operands are padded to a multiple of this along K
+  static constexpr qt::cpu::DType d_type = qt::cpu::DType::bf16;  // of D, C and bias
+  static constexpr bool accumulate = false;     // adds beta * C
+  static constexpr bool bias = true;            // adds a vector of n
+  static constexpr qt::cpu::DType a_type = qt::cpu::DType::bf16;  // of A
+  static constexpr float descale = 1.0f;        // this scale rule needs none
+  static constexpr int tile_m = 6;              // rows whose sums stay in registers
+  static constexpr int tile_n = 32;             // columns whose sums stay in registers
+  static constexpr int block_m = 48;            // rows of a part
+  static constexpr int part_n = 96;             // columns of a part
+  static constexpr int prefetch = 0;            // blocks of K to fetch ahead
+};
+
+extern "C" __attribute__((visibility("default"))) void qturn_kernel(const qt_args* args,
+                                                                    long long part) {
+  qt::cpu::weight_only(Config{}, args, part);
+}
