@@ -198,11 +198,12 @@ Problem step_problem(const Problem& problem, const Target&, const Plan& plan, St
 }
 
 Status check_plan(const Problem& problem, const Target& target, const Plan& plan) {
-  for (const auto& step : plan.steps) {
-    const Family* family = find_family(step.variant.family);
-    if (!family)
+  for (const auto& step : plan.steps)
+    if (!find_family(step.variant.family))
       return Status(Code::unknown_name,
                     fmt::format("no family is called '{}'", step.variant.family));
+  for (const auto& step : plan.steps) {
+    const Family* family = find_family(step.variant.family);
     const Problem part = step_problem(problem, target, plan, step.kind);
     if (family->vendor() != target.vendor)
       return Status(Code::not_supported,
