@@ -1,0 +1,89 @@
+#include "runtime/layers.hpp"
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <sstream>
+
+namespace quarterturn {
+namespace {
+
+// Appends the winners of one database that can serve `here`; rows that this version cannot read
+// were written by another one, and are left to it.
+Status append_winners(Database& database, const Env& here, Layer layer, std::int32_t order,
+                      const std::string& place, LoadedLayers& out) {
+  auto winners = database.winners(here.target);
+  if (!winners.ok()) return winners.status();
+  for (const auto& winner : *winners) {
+    if (!winner.env) continue;
+    const Validity validity = compare(*winner.env, here);
+    if (validity == Validity::foreign) continue;
+    auto problem = parse_problem(winner.problem);
+    auto plan = parse_plan(winner.plan);
+    if (!problem.ok() || !plan.ok()) continue;
+    out.answers.push_back({std::move(*problem), std::move(*plan), validity, layer, order, place});
+  }
+  return {};
+}
+
+std::string_view trimmed(std::string_view text) {
+  const auto from = text.find_first_not_of(" \t\r");
+  if (from == std::string_view::npos) return {};
+  return text.substr(from, text.find_last_not_of(" \t\r") - from + 1);
+}
+
+}  // namespace
+
+void parse_pins(std::string_view text, const std::string& name, LoadedLayers& out) {
+  for (int number = 1; !text.empty(); ++number) {
+    const auto end = text.find('\n');
+    const auto line = trimmed(text.substr(0, end));
+    text = end == std::string_view::npos ? std::string_view{} : text.substr(end + 1);
+    if (line.empty() || line.front() == '#') continue;
+    const auto arrow = line.find(" -> ");
+    const auto say = [&](std::string_view what) {
+      out.notes.push_back(fmt::format("{}:{}: {}; the line is skipped", name, number, what));
+    };
+    if (arrow == std::string_view::npos) {
+      say("a pin reads 'PROBLEM KEY -> PLAN'");
+      continue;
+    }
+    auto problem = parse_problem(trimmed(line.substr(0, arrow)));
+    auto plan = parse_plan(trimmed(line.substr(arrow + 4)));
+    if (!problem.ok())
+      say(problem.status().message());
+    else if (!plan.ok())
+      say(plan.status().message());
+    else
+      out.answers.push_back(
+          {std::move(*problem), std::move(*plan), Validity::valid, Layer::pin, 0, name});
+  }
+}
+
+LoadedLayers load_layers(Database& local, const LayerPaths& paths, const Env& here) {
+  LoadedLayers out;
+  if (!paths.pins.empty()) {
+    std::ifstream in(paths.pins, std::ios::binary);
+    std::ostringstream text;
+    text << in.rdbuf();
+    if (in.is_open())
+      parse_pins(text.view(), paths.pins, out);
+    else
+      out.notes.push_back(fmt::format("the pins file {} cannot be read", paths.pins));
+  }
+  if (auto status = append_winners(local, here, Layer::database, 0, "database", out); !status.ok())
+    out.notes.push_back(fmt::format("the tuning database cannot be read: {}", status.message()));
+  for (std::size_t i = 0; i < paths.snapshots.size(); ++i) {
+    auto snapshot = Database::open_snapshot(paths.snapshots[i]);
+    Status status = snapshot.ok()
+                        ? append_winners(*snapshot, here, Layer::snapshot,
+                                         static_cast<std::int32_t>(i), paths.snapshots[i], out)
+                        : snapshot.status();
+    if (!status.ok())
+      out.notes.push_back(
+          fmt::format("snapshot {} is left out: {}", paths.snapshots[i], status.message()));
+  }
+  return out;
+}
+
+}  // namespace quarterturn

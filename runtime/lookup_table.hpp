@@ -1,0 +1,78 @@
+// LookupTable: every stored answer of all database layers in one immutable table, asked in tens of
+// nanoseconds.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cache/env.hpp"
+#include "generator/problem.hpp"
+#include "generator/variant.hpp"
+
+namespace quarterturn {
+
+/// How an answer fits what was asked, best first. The numbers are QTURN_MATCH_* of qturn.h.
+enum class Match {
+  exact,      ///< decided for this problem on this class of device
+  bucket,     ///< decided for a range that contains this one
+  stale,      ///< decided here under another driver, compiler or library version
+  borrowed,   ///< decided on another class of device, or for a neighbouring range
+  heuristic,  ///< nobody decided: the analytic default
+  reference   ///< the prebuilt portable kernel
+};
+std::string_view match_name(Match match);
+
+/// Where an answer was stored, strongest first.
+enum class Layer { pin, database, snapshot };
+
+struct Answer {
+  Problem problem;  ///< what it was decided for
+  Plan plan;
+  Validity validity = Validity::valid;
+  Layer layer = Layer::database;
+  std::int32_t order = 0;  ///< among snapshots
+  std::string place;       ///< "pins", "database", a snapshot's path: for explain
+};
+
+/// The run-time axis that answers differ by: k in the Wgrad of a product, else m.
+Extent& tokens_of(Problem& problem);
+const Extent& tokens_of(const Problem& problem);
+
+/// A fast hash over all fields but the tokens' extent; for tables only, it may change.
+std::uint64_t hash_of_family(Problem problem);
+
+struct Found {
+  const Answer* answer = nullptr;
+  Match match = Match::reference;
+};
+
+/// Open addressing over problems that differ only in their tokens; the answers of one such family
+/// lie side by side. Immutable, so any number of threads may ask.
+class LookupTable {
+ public:
+  LookupTable() = default;
+  explicit LookupTable(std::vector<Answer> answers);
+  LookupTable(const LookupTable&) = delete;  // slots point into it
+  LookupTable& operator=(const LookupTable&) = delete;
+
+  /// The best answer; null when nothing is stored for this family of problems. No allocation.
+  Found find(const Problem& problem) const;
+
+  /// Every usable answer, best first: what to try when the best does not compile here.
+  std::vector<Found> candidates(const Problem& problem) const;
+
+  std::size_t size() const { return answers_.size(); }
+
+ private:
+  struct Slot {
+    std::uint64_t hash = 0;
+    std::uint32_t first = 0, count = 0;  ///< into answers_; count 0 = free
+  };
+  const Slot* slot_of(const Problem& problem) const;
+
+  std::vector<Answer> answers_;
+  std::vector<Slot> slots_;  ///< a power of two, at most half full
+};
+
+}  // namespace quarterturn
