@@ -154,7 +154,7 @@ Outcome run(Device& device, const Family& family, const Problem& p, const Varian
   // Rows are sampled where there are many; columns never.
   Outcome out;
   const double unit = c.d_type == DType::f32 ? 0x1p-23 : c.d_type == DType::bf16 ? 0x1p-8 : 0x1p-11;
-  const double fast = p.contract == Contract::fast ? 0x1p-12 : 0x1p-21;
+  const double fast = p.contract == Contract::fast ? 0x1p-10 : 0x1p-21;
   double errors = 0, sizes_of = 0;
   std::vector<double> a_row(static_cast<std::size_t>(a.k)), b_row(a_row.size());
   std::vector<double> b_all(static_cast<std::size_t>(c.n * a.k));

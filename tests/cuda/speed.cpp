@@ -1,0 +1,360 @@
+// Speeds of the CUDA families and of cuBLASLt, in one process and in turn: `speed_cuda [quantize]
+// [gemm]`. Sustained figures: the second half of a run of at least 0.3 s.
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <random>
+#include <set>
+
+#include "mxfp4/types.h"
+#include "tests/cuda/cublas_peer.hpp"
+#include "tests/cuda/device.hpp"
+
+using namespace quarterturn;
+using namespace quarterturn::cuda_test;
+
+namespace {
+
+class Meter {
+ public:
+  explicit Meter(Device& device) : device_(device) {
+    library_ = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    if (library_) {
+      call<int()>("nvmlInit_v2")();
+      call<int(unsigned, void**)>("nvmlDeviceGetHandleByIndex_v2")(0, &nvml_);
+    }
+    device.check(device.api().cuEventCreate(&start_, 0), "event");
+    device.check(device.api().cuEventCreate(&stop_, 0), "event");
+  }
+  struct Reading {
+    double burst = 0, sustained = 0;  // seconds a call
+    unsigned clock = 0, watts = 0;
+  };
+  Reading read(const std::function<void(int)>& launch, double seconds) {
+    Reading out;
+    for (int i = 0; i < 2; ++i) launch(i);
+    device_.synchronize();
+    const double guess = time(launch, 4) / 4;
+    out.burst = time(launch, std::max(4, static_cast<int>(0.03 / guess))) /
+                std::max(4, static_cast<int>(0.03 / guess));
+    const int half = std::max(4, static_cast<int>(seconds / 2 / guess));
+    for (int i = 0; i < half; ++i) launch(i);
+    device_.check(device_.api().cuEventRecord(start_, device_.stream()), "record");
+    for (int i = 0; i < half; ++i) launch(i);
+    device_.check(device_.api().cuEventRecord(stop_, device_.stream()), "record");
+    device_.check(device_.api().cuEventSynchronize(start_), "wait");
+    if (nvml_) {
+      call<int(void*, int, unsigned*)>("nvmlDeviceGetClockInfo")(nvml_, 1, &out.clock);
+      call<int(void*, unsigned*)>("nvmlDeviceGetPowerUsage")(nvml_, &out.watts);
+      out.watts /= 1000;
+    }
+    device_.check(device_.api().cuEventSynchronize(stop_), "wait");
+    float ms = 0;
+    device_.check(device_.api().cuEventElapsedTime(&ms, start_, stop_), "time");
+    out.sustained = double(ms) * 1e-3 / half;
+    return out;
+  }
+
+ private:
+  double time(const std::function<void(int)>& launch, int count) {
+    device_.check(device_.api().cuEventRecord(start_, device_.stream()), "record");
+    for (int i = 0; i < count; ++i) launch(i);
+    device_.check(device_.api().cuEventRecord(stop_, device_.stream()), "record");
+    device_.check(device_.api().cuEventSynchronize(stop_), "wait");
+    float ms = 0;
+    device_.check(device_.api().cuEventElapsedTime(&ms, start_, stop_), "time");
+    return double(ms) * 1e-3;
+  }
+  template <class Signature>
+  Signature* call(const char* name) {
+    return reinterpret_cast<Signature*>(dlsym(library_, name));
+  }
+  Device& device_;
+  void *library_ = nullptr, *nvml_ = nullptr;
+  cuda::CUevent start_ = nullptr, stop_ = nullptr;
+};
+
+// `bytes` of device memory that repeat 32 MB of `pattern`.
+std::unique_ptr<Memory> repeated(Device& device, const std::vector<unsigned char>& pattern,
+                                 std::int64_t bytes) {
+  auto out = std::make_unique<Memory>(device, bytes);
+  for (std::int64_t at = 0; at < bytes; at += static_cast<std::int64_t>(pattern.size()))
+    device.check(device.api().cuMemcpyHtoD(
+                     reinterpret_cast<cuda::CUdeviceptr>(out->data(at)), pattern.data(),
+                     static_cast<std::size_t>(std::min<std::int64_t>(
+                         bytes - at, static_cast<std::int64_t>(pattern.size())))),
+                 "upload");
+  return out;
+}
+
+std::vector<unsigned char> gaussian_bf16() {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  std::vector<unsigned char> out(std::size_t(32) << 20);
+  for (std::size_t i = 0; i < out.size(); i += 2) {
+    const auto h = qt::bf16_from_f32(normal(random));
+    std::memcpy(&out[i], &h, 2);
+  }
+  return out;
+}
+
+// E4M3 of gaussian values, by way of the magnitudes below 448 in steps of three mantissa bits.
+std::vector<unsigned char> gaussian_e4m3(const std::vector<unsigned char>& bf16) {
+  std::vector<unsigned char> out(bf16.size() / 2);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    std::uint16_t h;
+    std::memcpy(&h, &bf16[2 * i], 2);
+    const int exponent = (h >> 7 & 255) - 127 + 7;  // cut, not rounded: speed alone matters
+    out[i] = static_cast<unsigned char>(exponent <= 0 ? 0 : h >> 8 & 128) |
+             static_cast<unsigned char>(exponent <= 0 ? 0 : exponent << 3 | (h >> 4 & 7));
+  }
+  return out;
+}
+
+Problem quantize_problem(std::int64_t m, std::int64_t k, std::int32_t g, Signs signs,
+                         Rounding rounding, Copies copies, Layout layout) {
+  Problem p;
+  p.op = Op::quantize;
+  p.m = {0, m};
+  p.k = Extent::exactly(k);
+  p.a_type = DType::bf16;
+  p.d_type = DType::mxfp4;
+  p.rotation = g;
+  p.signs = signs;
+  p.a_rounding = rounding;
+  p.copies = copies;
+  p.d_layout = layout;
+  return p;
+}
+
+void quantize_speeds(Device& device, Meter& meter, const std::vector<unsigned char>& pattern) {
+  constexpr std::int64_t m = 16384, k = 8192;
+  const auto x = repeated(device, pattern, m * k * 2);
+  Memory codes(device, m * k), scales(device, m * k / 32), codes2(device, m * k / 2),
+      scales2(device, m * k / 32);
+  const auto copy = meter.read(
+      [&](int) {
+        device.check(
+            device.api().cuMemcpyDtoDAsync(reinterpret_cast<cuda::CUdeviceptr>(codes.data()),
+                                           reinterpret_cast<cuda::CUdeviceptr>(x->data()),
+                                           static_cast<std::size_t>(m * k), device.stream()),
+            "copy");
+      },
+      0.1);
+  const double copy_rate = 2.0 * m * k / copy.sustained;
+  std::cout << fmt::format("copy {:.0f} GB/s\nquantize {}x{} bf16: us, GB/s, % of copy\n",
+                           copy_rate * 1e-9, m, k);
+  struct Case {
+    std::int32_t g;
+    Signs signs;
+    Rounding rounding;
+    Copies copies;
+    Layout layout;
+    std::vector<std::int64_t> threads;
+  };
+  constexpr auto rne = Rounding::rne, sr = Rounding::sr16;
+  constexpr auto rows = Copies::rows, both = Copies::both, columns = Copies::columns;
+  constexpr auto plain = Layout::plain, e5m2 = Layout::e5m2, int8 = Layout::int8_rows;
+  const std::vector<std::int64_t> one = {256}, all = {256, 128, 512};
+  for (const Case& c :
+       {Case{32, Signs::none, rne, rows, plain, all}, Case{32, Signs::none, sr, rows, plain, all},
+        Case{32, Signs::per_call, rne, rows, plain, one},
+        Case{0, Signs::none, rne, rows, plain, one}, Case{128, Signs::none, rne, rows, plain, one},
+        Case{256, Signs::none, sr, rows, plain, one},
+        Case{32, Signs::none, rne, columns, plain, one},
+        Case{32, Signs::none, rne, both, plain, one}, Case{32, Signs::none, sr, both, plain, one},
+        Case{32, Signs::none, rne, rows, e5m2, all}, Case{32, Signs::none, sr, rows, e5m2, all},
+        Case{32, Signs::none, rne, rows, int8, one}}) {
+    const auto p = quantize_problem(m, k, c.g, c.signs, c.rounding, c.copies, c.layout);
+    for (const auto threads : c.threads) {
+      auto v = cuda::quantize().default_variant(p, device.target());
+      v.values["threads"] = threads;
+      qt_args args{};
+      args.m = m;
+      args.k = k;
+      args.batch = 1;
+      args.a = {x->data(), nullptr, k, 0, 0, 0};
+      args.d = c.copies == columns ? qt_tensor{codes.data(), scales.data(), m, m / 32, 0, 0}
+                                   : qt_tensor{codes.data(), scales.data(), k, k / 32, 0, 0};
+      args.d2 = {codes2.data(), scales2.data(), m, m / 32, 0, 0};
+      args.noise_seed = 1;
+      args.sign_seed = 2;
+      const double out_bytes = c.layout == plain ? 0.53125 : 1.0;
+      const double bytes = double(m) * k * (2 + out_bytes * (c.copies == both ? 2 : 1));
+      const auto t = meter.read([&](int) { device.run(cuda::quantize(), p, v, args); }, 0.1);
+      std::cout << fmt::format(
+          "  {:<7} h{:<3} {:<8} {:<4} {:<9} t{}: {:.1f} us {:.0f} GB/s {:.1f} %\n",
+          name_of(c.copies), c.g, name_of(c.signs), name_of(c.rounding), name_of(c.layout), threads,
+          t.sustained * 1e6, bytes / t.sustained * 1e-9, 100 * bytes / t.sustained / copy_rate);
+    }
+  }
+}
+
+struct Contestant {
+  std::string name;
+  const Family* family;
+  std::vector<std::pair<const std::string, std::int64_t>> values;
+};
+
+void gemm_speeds(Device& device, Meter& meter, const std::vector<unsigned char>& pattern) {
+  constexpr int sets = 3;
+  CublasPeer peer;
+  std::cout << "cuBLASLt " << peer.version() << "\n";
+  Memory one(device, std::vector<float>{1.0f});
+  Memory peer_workspace(device, 64 << 20), workspace(device, 16 << 20);
+  const auto e4m3 = gaussian_e4m3(pattern);
+  const std::vector<Contestant> contestants = {
+      {"e5m2 128x192 p4", &cuda::gemm_e5m2(), {}},
+      {"e5m2 128x192 p2", &cuda::gemm_e5m2(), {{"promote", 2}}},
+      {"e5m2 128x192 p4 cl2", &cuda::gemm_e5m2(), {{"cluster", 2}}},
+      {"e5m2 128x256 pieces", &cuda::gemm_e5m2(), {{"tile_n", 256}, {"promote", 2}, {"pieces", 2}}},
+      {"int8 128x256", &cuda::gemm_int8(), {}},
+      {"int8 128x256 cl2", &cuda::gemm_int8(), {{"cluster", 2}}},
+      {"int8 256x128", &cuda::gemm_int8(), {{"tile_m", 256}, {"tile_n", 128}}},
+  };
+  std::map<std::string, double> log_sum;
+  int shapes = 0;
+  struct Shape {
+    std::int64_t m, n, k;
+  };
+  for (const Shape& s :
+       {Shape{8192, 4096, 4096}, Shape{8192, 14336, 4096}, Shape{8192, 4096, 14336},
+        Shape{8192, 8192, 8192}, Shape{8192, 28672, 8192}, Shape{16384, 16384, 16384}}) {
+    ++shapes;
+    const double flops = 2.0 * double(s.m) * double(s.n) * double(s.k);
+    std::cout << fmt::format("{}x{}x{}: TFLOP/s burst / sustained @MHz W\n", s.m, s.n, s.k);
+    const auto print = [&](const std::string& name, const Meter::Reading& t) {
+      std::cout << fmt::format("  {:<22} {:.0f} / {:.0f} @{} {}\n", name, flops / t.burst * 1e-12,
+                               flops / t.sustained * 1e-12, t.clock, t.watts);
+      log_sum[name] += std::log(flops / t.sustained * 1e-12);
+    };
+    Memory d(device, s.m * s.n * 2);
+    {
+      std::vector<std::unique_ptr<Memory>> a, b;
+      for (int i = 0; i < sets; ++i) {
+        a.push_back(repeated(device, e4m3, s.m * s.k));
+        b.push_back(repeated(device, e4m3, s.n * s.k));
+      }
+      for (const auto sums : {CublasPeer::Sums::fast, CublasPeer::Sums::exact}) {
+        const auto plan =
+            peer.plan(CublasPeer::Input::e4m3, sums, s.m, s.n, s.k, one.data(), 64 << 20);
+        if (!plan.ok) continue;
+        print(sums == CublasPeer::Sums::fast ? "cublas fp8 fast" : "cublas fp8",
+              meter.read(
+                  [&](int i) {
+                    peer.run(plan, a[static_cast<std::size_t>(i % sets)]->data(),
+                             b[static_cast<std::size_t>(i % sets)]->data(), d.data(),
+                             peer_workspace.data(), device.stream());
+                  },
+                  0.3));
+      }
+    }
+    const auto a16 = repeated(device, pattern, s.m * s.k * 2),
+               b16 = repeated(device, pattern, s.n * s.k * 2);
+    {
+      const auto plan = peer.plan(CublasPeer::Input::bf16, CublasPeer::Sums::exact, s.m, s.n, s.k,
+                                  one.data(), 64 << 20);
+      if (plan.ok)
+        print("cublas bf16", meter.read(
+                                 [&](int) {
+                                   peer.run(plan, a16->data(), b16->data(), d.data(),
+                                            peer_workspace.data(), device.stream());
+                                 },
+                                 0.3));
+    }
+    for (const auto layout : {Layout::e5m2, Layout::int8_rows}) {
+      std::vector<std::unique_ptr<Memory>> a, b, a_scales, b_scales;
+      for (int i = 0; i < sets; ++i) {
+        a.push_back(std::make_unique<Memory>(device, s.m * s.k));
+        b.push_back(std::make_unique<Memory>(device, s.n * s.k));
+        a_scales.push_back(std::make_unique<Memory>(device, s.m));
+        b_scales.push_back(std::make_unique<Memory>(device, s.n));
+        for (const bool is_b : {false, true}) {
+          const auto rows = is_b ? s.n : s.m;
+          const auto p =
+              quantize_problem(rows, s.k, 32, Signs::none, Rounding::rne, Copies::rows, layout);
+          qt_args args{};
+          args.m = rows;
+          args.k = s.k;
+          args.batch = 1;
+          args.a = {(is_b ? b16 : a16)->data(), nullptr, s.k, 0, 0, 0};
+          args.d = {(is_b ? b : a).back()->data(),
+                    (is_b ? b_scales : a_scales).back()->data(),
+                    s.k,
+                    1,
+                    0,
+                    0};
+          device.run(cuda::quantize(), p, cuda::quantize().default_variant(p, device.target()),
+                     args);
+        }
+      }
+      for (const auto& c : contestants) {
+        Problem p;
+        p.op = Op::gemm;
+        p.role = Role::fprop;
+        p.m = {0, s.m};
+        p.n = Extent::exactly(s.n);
+        p.k = Extent::exactly(s.k);
+        p.a_type = p.b_type = DType::mxfp4;
+        p.d_type = DType::bf16;
+        p.rotation = 32;
+        p.contract = layout == Layout::e5m2 ? Contract::fast : Contract::exact;
+        p.spread = Spread::narrow;
+        if (!c.family->refuses(p, device.target()).empty()) continue;
+        auto v = c.family->default_variant(p, device.target());
+        for (const auto& [name, value] : c.values) v.values[name] = value;
+        if (c.family->a_layout(p, v) != layout) continue;
+        if (const auto reason = c.family->illegal(p, device.target(), v); !reason.empty()) {
+          std::cout << c.name << ": " << reason << "\n";
+          continue;
+        }
+        const auto& kernel = device.kernel(*c.family, p, v);
+        qt_args args{};
+        args.m = s.m;
+        args.n = s.n;
+        args.k = s.k;
+        args.batch = 1;
+        args.alpha = 1;
+        args.d = {d.data(), nullptr, s.n, 0, 0, 0};
+        args.workspace = workspace.data();
+        print(c.name, meter.read(
+                          [&](int i) {
+                            const auto set = static_cast<std::size_t>(i % sets);
+                            args.a = {a[set]->data(), a_scales[set]->data(), s.k, 1, 0, 0};
+                            args.b = {b[set]->data(), b_scales[set]->data(), s.k, 1, 0, 0};
+                            require(kernel.launch(c.family->launch(p, v, args, device.units()),
+                                                  args, device.stream()));
+                          },
+                          0.3));
+      }
+    }
+  }
+  const double base = log_sum["cublas fp8 fast"];
+  std::cout << "geometric mean of sustained over cublas fp8 fast:\n";
+  for (const auto& [name, sum] : log_sum)
+    std::cout << fmt::format("  {:<22} {:.3f}\n", name, std::exp((sum - base) / shapes));
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  std::string why;
+  Device* device = Device::find(why);
+  if (!device) {
+    std::cout << "SKIPPED: " << why << "\n";
+    return 0;
+  }
+  const std::set<std::string> asked(words + 1, words + count);
+  const auto wants = [&](const char* what) { return asked.empty() || asked.count(what) > 0; };
+  try {
+    Meter meter(*device);
+    const auto pattern = gaussian_bf16();
+    std::cout << device->name() << ", " << device->units() << " SMs\n";
+    if (wants("quantize")) quantize_speeds(*device, meter, pattern);
+    if (wants("gemm")) gemm_speeds(*device, meter, pattern);
+  } catch (const std::exception& error) {
+    std::cout << "failed: " << error.what() << "\n";
+    return 1;
+  }
+  return 0;
+}
