@@ -1,0 +1,180 @@
+// Database: the tuning database, one SQLite file that many processes of one machine share.
+//
+// Rows are of two sorts. Immutable ones (env, problem, plan, variant, trial, tombstone) are named
+// by content or UUID, so merging files is a union. Derived ones (winner) can be rebuilt from
+// trials. Integer ids are local to a file and never leave it.
+//
+// Durability: a call that returns ok has its rows in the file. They survive the death of any
+// process (kill -9 included). With Durability::process they survive a power cut up to the last few
+// tens of seconds, which the kernel had not written yet; with Durability::power all of them do, for
+// one fsync a call. The file stays consistent in both.
+//
+// Threads: every member function may be called from any thread. Forks: a child that inherits a
+// Database reopens the file at its first call; the parent is not disturbed.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cache/records.hpp"
+#include "generator/status.hpp"
+#include "generator/variant.hpp"
+
+namespace quarterturn {
+
+enum class Durability { process, power };
+enum class NetworkFilesystem { refused, allowed };
+enum class Access { read_write, read_only };
+/// What open does when the file can be neither written nor read.
+enum class Fallback {
+  memory,  ///< keep results in memory for this process, and say so in notes()
+  none,    ///< return the error
+};
+
+struct DatabaseOptions {
+  Access access = Access::read_write;
+  Fallback fallback = Fallback::memory;
+  Durability durability = Durability::process;
+  NetworkFilesystem network = NetworkFilesystem::refused;
+  std::chrono::milliseconds wait{10000};  ///< for other processes' writes; then Code::busy
+};
+
+struct DatabaseInfo {
+  enum class Mode { read_write, read_only, memory, snapshot };
+  std::string path;  ///< empty in memory
+  Mode mode = Mode::memory;
+  std::int64_t schema_version = 0, min_reader = 0;
+  std::string uuid, journal, sqlite_version;
+  std::int64_t bytes = 0;  ///< file and write-ahead log
+  std::int64_t envs = 0, problems = 0, plans = 0, variants = 0, trials = 0, winners = 0;
+  std::int64_t artifacts = 0, quarantined = 0, tombstones = 0, misses = 0;
+};
+
+struct MergeReport {
+  std::int64_t trials = 0;      ///< new here
+  std::int64_t known = 0;       ///< were here already
+  std::int64_t conflicts = 0;   ///< same UUID, other content: this file's row was kept
+  std::int64_t tombstones = 0;  ///< new here
+  std::int64_t quarantined = 0;
+};
+
+enum class Trials { included, left_out };
+enum class Misses { included, left_out };
+struct SnapshotOptions {
+  Trials trials = Trials::included;
+  Misses misses = Misses::left_out;
+};
+
+/// Which rows a content hash covers.
+enum class Content {
+  all,      ///< winners, trials, quarantine, tombstones
+  winners,  ///< what dispatch depends on: ranks that agree on this serve the same plans
+};
+
+/// A problem whose stored winner does not rest on the trials that are here now.
+struct Undecided {
+  std::string problem, target, performance_class;
+};
+
+class Database {
+ public:
+  /// Opens or creates. `path` empty: in memory. A new folder gets mode 0700, a new file 0600.
+  /// A damaged file of ours is moved aside and salvaged (see notes). Errors: not_ours,
+  /// newer_version, network_filesystem, invalid_argument; and with Fallback::none also read_only,
+  /// disk_full, io_error, busy.
+  static Result<Database> open(const std::string& path, const DatabaseOptions& options = {});
+
+  /// Opens a file that nobody writes any more (what export_snapshot made). Takes no lock and writes
+  /// nothing; from a network file system it is read into memory first. Triggers, views and unknown
+  /// objects are refused; the content hash is checked against the stored one.
+  static Result<Database> open_snapshot(const std::string& path);
+
+  Database(Database&&) noexcept;
+  Database& operator=(Database&&) noexcept;
+  ~Database();
+
+  /// What must be said once to the user: moved aside, in memory only, no write-ahead log. Each
+  /// message is returned once; later trouble adds new ones.
+  std::vector<std::string> take_notes();
+
+  DatabaseInfo::Mode mode() const;
+
+  // ---- trials ----
+  Status add_env(const Env& env);
+  /// Durable when it returns. A trial that is there already (same UUID) is left as it is.
+  Status add_trial(const Trial& trial);
+  Status add_trials(std::span<const Trial> trials);  ///< all or none
+  /// Without those that a tombstone took back, in a fixed order (started, then uuid).
+  Result<std::vector<Trial>> trials(std::string_view problem, std::string_view target,
+                                    std::string_view performance_class);
+  /// Of every class of a target, for surrogates and seeds; stops after `limit`, newest first.
+  Result<std::vector<Trial>> recent_trials(std::string_view target, std::size_t limit);
+  /// Whether an admission trial of this family and revision on this target ended ok.
+  Result<bool> has_admission(std::string_view family, std::int32_t revision,
+                             std::string_view target);
+  Status add_tombstone(const Tombstone& tombstone);
+
+  // ---- winners ----
+  Status set_winner(const Winner& winner);  ///< replaces the one of the same problem and class
+  Status remove_winner(std::string_view problem, std::string_view target,
+                       std::string_view performance_class);
+  Result<std::optional<Winner>> winner_of(std::string_view problem, std::string_view target,
+                                          std::string_view performance_class);
+  /// Every winner of a target in one query, all performance classes, for the dispatcher's table.
+  /// Rows of one env share one Env object.
+  Result<std::vector<Winner>> winners(std::string_view target);
+  /// Problems that need a decision: the trials that are evidence are not those the winner counted.
+  Result<std::vector<Undecided>> undecided();
+
+  // ---- quarantine ----
+  /// Repeats add to count and renew last.
+  Status add_quarantine(const Quarantine& entry);
+  /// The first reason not to run a plan: the plan itself or one of its variants, for this problem
+  /// or for all, on this target and class, under exactly this compiler.
+  Result<std::optional<Quarantine>> quarantine_of(const Plan& plan, std::string_view problem,
+                                                  const Env& here);
+  Result<std::vector<Quarantine>> quarantine();
+  /// Lifts an entry here; a merge from a file that still holds it brings it back.
+  Status remove_quarantine(const Quarantine& entry);
+  /// Drops what other compilers of this target caused; returns how many.
+  Result<std::int64_t> expire_quarantine(std::string_view target, std::string_view compiler);
+
+  // ---- misses ----
+  Status record_miss(const Miss& miss) { return record_misses({&miss, 1}); }
+  Status record_misses(std::span<const Miss> misses);  ///< adds to what is there
+  /// Summed over sources, most time first; without problems that have a winner by now.
+  Result<std::vector<Miss>> misses(std::string_view target, std::string_view performance_class);
+
+  // ---- compiled code ----
+  Status put_artifact(const Artifact& artifact);
+  Result<std::optional<Artifact>> artifact(const Digest& key);
+
+  // ---- the file ----
+  Result<DatabaseInfo> info();
+  /// Every fault found, one a line: pages, foreign keys, row checksums, unknown schema objects.
+  /// Empty: sound. Reads everything.
+  Result<std::vector<std::string>> check();
+  /// Union of the immutable rows of another file, in one transaction; winners are not merged, see
+  /// undecided(). The source is opened as a snapshot when nobody has it open, and never changed.
+  Result<MergeReport> merge(const std::string& from);
+  /// Writes a read-only copy (temporary name, fsync, rename) that holds no host, user or path name:
+  /// no artifacts, no details, and misses only when asked. Returns its content hash.
+  Result<Digest> export_snapshot(const std::string& path, const SnapshotOptions& options = {});
+  /// SHA-256 over sorted canonical rows: the same for equal content, whatever the order of
+  /// insertion.
+  Result<Digest> content_hash(Content content = Content::all);
+
+ private:
+  struct State;
+  explicit Database(std::unique_ptr<State> state);
+  State& state();
+
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace quarterturn

@@ -1,0 +1,168 @@
+// How tuning databases are merged, and published as snapshots.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "cache/content.hpp"
+#include "cache/database_state.hpp"
+#include "cache/filesystem.hpp"
+#include "cache/rows.hpp"
+#include "cache/schema.hpp"
+
+namespace quarterturn {
+namespace {
+
+using sqlite::Connection;
+using sqlite::Transaction;
+
+constexpr const char* drop_maps =
+    "DROP TABLE temp.map_env; DROP TABLE temp.map_problem; DROP TABLE temp.map_variant; "
+    "DROP TABLE temp.map_plan;";
+
+Status sync_folder(const std::string& folder) {
+  const int file = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (file < 0) return system_status(errno, fmt::format("open the folder {}", folder));
+  const int failed = fsync(file);
+  const int error = errno;
+  close(file);
+  if (failed != 0) return system_status(error, fmt::format("sync the folder {}", folder));
+  return {};
+}
+
+struct Counts {
+  std::int64_t trials = 0, tombstones = 0, quarantined = 0;
+};
+
+Status count(Connection& c, const char* name, Counts& out) {
+  sqlite::Query query(c, fmt::format("SELECT (SELECT count(*) FROM {0}.trial), "
+                                     "(SELECT count(*) FROM {0}.tombstone), "
+                                     "(SELECT count(*) FROM {0}.quarantine)",
+                                     name));
+  if (query.next()) out = {query.integer(0), query.integer(1), query.integer(2)};
+  return query.status();
+}
+
+}  // namespace
+
+Result<Database> Database::open_snapshot(const std::string& path) {
+  auto state = std::make_unique<State>();
+  state->path = path;
+  Status status = state->open_snapshot();
+  if (!status.ok()) return status;
+  return Database(std::move(state));
+}
+
+Result<MergeReport> Database::merge(const std::string& from) {
+  State source;
+  source.path = from;
+  source.options.access = Access::read_only;
+  source.options.fallback = Fallback::none;
+  struct stat log {};
+  // With a write-ahead log, somebody has the file open or died with it: read it with its log.
+  const bool has_log = stat((from + "-wal").c_str(), &log) == 0 && log.st_size > 0;
+  Status status = has_log ? source.open() : source.open_snapshot();
+  if (status.ok() && has_log) status = schema::check_objects(source.connection, "main");
+  if (!status.ok()) return Status(status.code(), fmt::format("{}: {}", from, status.message()));
+  const auto verdict = source.connection.text("PRAGMA quick_check(1)");
+  if (!verdict.ok()) return verdict.status();
+  if (*verdict != "ok")
+    return Status(Code::damaged, fmt::format("{} is damaged: {}", from, *verdict));
+
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (s.mode == DatabaseInfo::Mode::read_only || s.mode == DatabaseInfo::Mode::snapshot)
+    return Status(Code::read_only, fmt::format("{} is open for reading only", s.path));
+  status = s.reopen_if_replaced();
+  if (status.ok()) status = attach_copy(s.connection, source.connection);
+  if (!status.ok()) return status;
+  MergeReport report;
+  status = s.run(
+      [&](Connection& c) {
+        Counts before, after, given;
+        Status done = count(c, "main", before);
+        if (done.ok()) done = count(c, "source", given);
+        const auto conflicts = c.integer(
+            "SELECT count(*) FROM source.trial s JOIN main.trial m USING(uuid) "
+            "WHERE s.checksum <> m.checksum");
+        if (done.ok()) done = conflicts.status();
+        if (done.ok()) done = add_source(c, Trials::included, Misses::included, Notes::kept);
+        if (done.ok()) done = c.execute(drop_maps);
+        if (done.ok()) done = count(c, "main", after);
+        if (!done.ok()) return done;
+        report.trials = after.trials - before.trials;
+        report.known = given.trials - report.trials;
+        report.conflicts = *conflicts;
+        report.tombstones = after.tombstones - before.tombstones;
+        report.quarantined = after.quarantined - before.quarantined;
+        return done;
+      },
+      Transaction::Kind::immediate);
+  (void)detach_copy(s.connection);
+  if (!status.ok()) return status;
+  return report;
+}
+
+Result<Digest> Database::export_snapshot(const std::string& path, const SnapshotOptions& options) {
+  if (path.empty() || path.find("://") != std::string::npos)
+    return Status(Code::invalid_argument,
+                  fmt::format("\"{}\" is not a path a snapshot can be written to", path));
+  const std::string temporary = fmt::format("{}.{}.tmp", path, unique_name());
+  const auto make = [&]() -> Result<Digest> {
+    auto opened = Connection::open(temporary, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE,
+                                   std::chrono::milliseconds(1000));
+    if (!opened.ok()) return opened.status();
+    Connection& c = *opened;
+    Status status = schema::migrate(c, schema::steps());
+    if (!status.ok()) return status;
+    {
+      State& s = state();
+      const std::lock_guard lock(s.mutex);
+      status = s.reopen_if_replaced();
+      if (status.ok()) status = attach_copy(c, s.connection);
+      if (!status.ok()) return status;
+    }
+    Transaction transaction(c, Transaction::Kind::immediate);
+    status = transaction.status();
+    if (status.ok()) status = add_source(c, options.trials, options.misses, Notes::left_out);
+    if (status.ok()) status = add_source_winners(c);
+    if (status.ok()) status = c.execute(drop_maps);
+    // Copies of a snapshot must not share the UUID that misses are counted by.
+    if (status.ok()) status = c.execute("DELETE FROM meta WHERE key = 'uuid'");
+    if (status.ok()) status = store_hashes(c);
+    if (!status.ok()) return status;
+    const auto hash = hash_content(c, Content::all);
+    if (!hash.ok()) return hash.status();
+    status = transaction.commit();  // SQLite syncs the file here
+    if (!status.ok()) return status;
+    (void)detach_copy(c);
+    return *hash;
+  };
+  auto hash = make();
+  Status status = hash.status();
+  // A snapshot is for others to read.
+  if (status.ok() && chmod(temporary.c_str(), 0644) != 0)
+    status = system_status(errno, fmt::format("set the mode of {}", temporary));
+  if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0)
+    status = system_status(errno, fmt::format("rename {} to {}", temporary, path));
+  if (status.ok()) status = sync_folder(folder_of(path));
+  if (status.ok()) return hash;
+  unlink(temporary.c_str());
+  unlink((temporary + "-journal").c_str());
+  return status;
+}
+
+Result<Digest> Database::content_hash(Content content) {
+  Digest digest{};
+  Status status = state().read([&](Connection& c) {
+    const auto hash = hash_content(c, content);
+    if (hash.ok()) digest = *hash;
+    return hash.status();
+  });
+  if (!status.ok()) return status;
+  return digest;
+}
+
+}  // namespace quarterturn

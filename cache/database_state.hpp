@@ -1,0 +1,60 @@
+// What a Database holds: its connection, and how the file behind it is opened, watched and mended.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cache/database.hpp"
+#include "cache/sqlite.hpp"
+
+namespace quarterturn {
+
+struct Database::State {
+  using Mode = DatabaseInfo::Mode;
+  using Work = std::function<Status(sqlite::Connection&)>;
+
+  std::mutex mutex;  // guards everything below
+  std::string path;
+  DatabaseOptions options;
+  Mode mode = Mode::memory;
+  sqlite::Connection connection;
+  std::vector<std::string> notes;
+  std::string journal;
+  pid_t process = 0;
+
+  ~State();
+
+  /// Opens `path`, mending or falling back as the options say.
+  Status open();
+  Status open_memory();
+  Status open_snapshot();
+
+  /// Runs work in one transaction, on the file that is at the path now. When another process has
+  /// replaced a damaged file meanwhile, or this one finds it damaged, work runs again on the new
+  /// one.
+  Status write(const Work& work);
+  Status read(const Work& work);
+
+  void note(std::string message) { notes.push_back(std::move(message)); }
+
+  /// For callers that hold the mutex: one attempt, and nothing is mended.
+  Status run(const Work& work, sqlite::Transaction::Kind kind);
+  Status reopen_if_replaced();
+
+ private:
+  Status make_absolute();
+  Status open_file();
+  Status connect();
+  Status connect_read_only(bool newer);
+  Status copy_to_memory();
+  Status use_write_ahead_log();
+  Status heal();
+  bool is_current();
+  void disconnect();
+};
+
+}  // namespace quarterturn
