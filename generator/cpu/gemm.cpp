@@ -55,7 +55,8 @@ class Gemm : public Family {
         {"block_m", up_to_m({96, 48, 192, 384}, 48), ParameterStage::compile, "rows of a part"},
         {"part_n", {96, 192, 384, 48}, ParameterStage::compile, "columns of a part"},
         {"block_k", {512, 256, 1024}, ParameterStage::compile, "K that the buffer holds"},
-        {"prefetch", {0, 4, 8}, ParameterStage::compile, "blocks of K to fetch ahead"},
+        {"prefetch", few ? std::vector<std::int64_t>{4, 0, 8} : std::vector<std::int64_t>{0, 4, 8},
+         ParameterStage::compile, "blocks of K to fetch ahead"},
     };
   }
 

@@ -46,7 +46,7 @@ class WeightOnly : public Family {
         {"tile_n", tile_n, ParameterStage::compile, "columns whose sums stay in registers"},
         {"block_m", up_to_m({48, 96}, 48), ParameterStage::compile, "rows of a part"},
         {"part_n", {96, 192, 48}, ParameterStage::compile, "columns of a part"},
-        {"prefetch", {0, 4, 8}, ParameterStage::compile, "blocks of K to fetch ahead"},
+        {"prefetch", {8, 0, 16}, ParameterStage::compile, "blocks of K to fetch ahead"},
     };
   }
 

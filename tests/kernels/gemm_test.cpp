@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "generator/cpu/families.hpp"
@@ -87,22 +88,23 @@ bool same_bits(const std::vector<float>& x, const std::vector<float>& y) {
 }
 
 // The family's bound: one rounding for each block added, one for alpha.
-double bound(const Operand& a, const Exact& exact) {
-  return static_cast<double>(a.blocks + 1) * 0x1p-24 * exact.magnitude;
+double bound(const reference::Quantized& a, const reference::Product& exact) {
+  return static_cast<double>(a.k / 32 + 1) * 0x1p-24 * exact.magnitude;
 }
 
-void check_against_exact(const std::vector<float>& d, const Operand& a, const Operand& b,
-                         std::mt19937& random) {
+void check_against_exact(const std::vector<float>& d, const Operand& given_a,
+                         const Operand& given_b, std::mt19937& random) {
+  const auto a = plain(given_a), b = plain(given_b);
   const auto m = a.rows, n = b.rows;
-  const bool all = m * n * a.blocks < 40000;
+  const bool all = m * n * a.k < 1000000;
   const std::int64_t count = all ? m * n : 300;
   for (std::int64_t i = 0; i < count; ++i) {
     const auto at = all ? i : static_cast<std::int64_t>(random() % (m * n));
-    const auto exact = exact_product(a, at / n, b, at % n);
+    const auto exact = reference::gemm_at(a, b, at / n, at % n);
     const double got = d[static_cast<std::size_t>(at)];
-    if (!(std::fabs(got - exact.sum) <= bound(a, exact)))
+    if (!(std::fabs(got - exact.value) <= bound(a, exact)))
       FAIL_CHECK("row " << at / n << ", column " << at % n << ": " << got << " instead of "
-                        << exact.sum << " +- " << bound(a, exact));
+                        << exact.value << " +- " << bound(a, exact));
   }
 }
 
@@ -191,9 +193,8 @@ TEST_CASE("cpu_gemm.every scale byte is right on either side") {
   }
   // One block, one exact sum: binary32's nearest, Inf beyond it, subnormal below.
   std::vector<float> expected;
-  for (std::int64_t r = 0; r < m; ++r)
-    for (std::int64_t c = 0; c < n; ++c)
-      expected.push_back(static_cast<float>(exact_product(a, r, b, c).sum));
+  for (const auto& exact : reference::gemm(plain(a), plain(b)))
+    expected.push_back(static_cast<float>(exact.value));
   for (const auto& target : jit::targets())
     for (const auto& variant : some_variants(p, target)) {
       INFO(target.key() << " " << variant.text());

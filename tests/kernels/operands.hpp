@@ -1,17 +1,15 @@
-// Quantised operands for tests: codes and scale bytes at random, laid out as kernels read them, and
-// their product in double precision.
+// Quantised operands for tests: codes and scale bytes at random, laid out as kernels read them and
+// as the oracle does.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <limits>
-#include <memory>
 #include <random>
 #include <vector>
 
 #include "cpu/elements.h"
 #include "cpu/layouts.h"
+#include "reference/gemm.hpp"
 #include "templates/args.h"
 
 namespace quarterturn::kernels {
@@ -79,13 +77,6 @@ struct Operand {
   std::uint8_t scale(std::int64_t row, std::int64_t block) const {
     return bytes[static_cast<std::size_t>(row * blocks + block)];
   }
-  double value(std::int64_t row, std::int64_t k) const {
-    static constexpr double grid[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
-    const auto byte = scale(row, k / 32);
-    if (byte == 255) return std::numeric_limits<double>::quiet_NaN();
-    const double magnitude = std::ldexp(grid[code(row, k) & 7], byte - 127);
-    return code(row, k) & 8 ? -magnitude : magnitude;
-  }
   int twice(std::int64_t row, std::int64_t k) const {
     static constexpr int grid[8] = {0, 1, 2, 3, 4, 6, 8, 12};
     return code(row, k) & 8 ? -grid[code(row, k) & 7] : grid[code(row, k) & 7];
@@ -132,19 +123,14 @@ inline Packed panel16(const Operand& x) {
   return out;
 }
 
-/// One element of A B^T and the sum of its terms' magnitudes.
-struct Exact {
-  double sum = 0, magnitude = 0;
-};
-
-inline Exact exact_product(const Operand& a, std::int64_t row, const Operand& b,
-                           std::int64_t column) {
-  Exact out;
-  for (std::int64_t k = 0; k < a.blocks * 32; ++k) {
-    const double term = a.value(row, k) * b.value(column, k);
-    out.sum += term;
-    out.magnitude += std::fabs(term);
-  }
+/// The operand as the oracle takes it.
+inline reference::Quantized plain(const Operand& x) {
+  reference::Quantized out;
+  out.rows = x.rows;
+  out.k = x.blocks * 32;
+  out.scales = x.bytes;
+  for (std::size_t i = 0; i + 1 < x.codes.size(); i += 2)
+    out.codes.push_back(static_cast<std::uint8_t>(x.codes[i] | x.codes[i + 1] << 4));
   return out;
 }
 

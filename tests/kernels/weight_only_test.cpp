@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "generator/cpu/families.hpp"
 #include "tests/kernels/jit.hpp"
@@ -53,7 +54,7 @@ struct Matrix {
   void set(std::int64_t row, std::int64_t column, float x) {
     qt::cpu::store_element(memory.data(), row * ld + column, static_cast<qt::cpu::DType>(type), x);
   }
-  double at(std::int64_t row, std::int64_t column) {
+  float at(std::int64_t row, std::int64_t column) {
     return qt::cpu::load_element(memory.data(), row * ld + column,
                                  static_cast<qt::cpu::DType>(type));
   }
@@ -84,21 +85,18 @@ std::vector<float> multiply(const jit::Kernel& kernel, Matrix& a, const Operand&
 }
 
 // Every product and every addition rounded once: 32 terms of a block, then the blocks.
-void check_against_exact(const std::vector<float>& d, Matrix& a, const Operand& b) {
-  const auto n = b.rows;
-  const auto step = std::max<std::int64_t>(1, a.m * n * a.k / 500000);
-  for (std::int64_t at = 0; at < a.m * n; at += step) {
-    double sum = 0, magnitude = 0;
-    for (std::int64_t k = 0; k < a.k; ++k) {
-      const double term = a.at(at / n, k) * b.value(at % n, k);
-      sum += term;
-      magnitude += std::fabs(term);
-    }
-    const double bound = static_cast<double>(34 + b.blocks) * 0x1p-24 * magnitude;
+void check_against_exact(const std::vector<float>& d, Matrix& a, const Operand& weights) {
+  const auto b = plain(weights);
+  const auto step = std::max<std::int64_t>(1, a.m * b.rows * a.k / 500000);
+  for (std::int64_t at = 0; at < a.m * b.rows; at += step) {
+    std::vector<float> row;
+    for (std::int64_t k = 0; k < a.k; ++k) row.push_back(a.at(at / b.rows, k));
+    const auto exact = reference::weight_only_at(row.data(), a.k, b, at % b.rows, at / b.rows);
+    const double bound = static_cast<double>(34 + b.k / 32) * 0x1p-24 * exact.magnitude;
     const double got = d[static_cast<std::size_t>(at)];
-    if (!(std::fabs(got - sum) <= bound))
-      FAIL_CHECK("row " << at / n << ", column " << at % n << ": " << got << " instead of " << sum
-                        << " +- " << bound);
+    if (!(std::fabs(got - exact.value) <= bound))
+      FAIL_CHECK("row " << at / b.rows << ", column " << at % b.rows << ": " << got
+                        << " instead of " << exact.value << " +- " << bound);
   }
 }
 
@@ -162,9 +160,10 @@ TEST_CASE("cpu_weight_only.every scale byte, NaN and infinity") {
     INFO(target.key() << " " << variant.text());
     const auto d = multiply(jit::kernel(family(), p, target, variant), a, b);
     for (std::int64_t at = 0; at < 4 * 256; ++at) {
-      double sum = 0;
-      for (std::int64_t k = 0; k < 32; ++k) sum += a.at(at / 256, k) * b.value(at % 256, k);
-      const auto expected = static_cast<float>(sum);
+      std::vector<float> row;
+      for (std::int64_t k = 0; k < 32; ++k) row.push_back(a.at(at / 256, k));
+      const auto expected = static_cast<float>(
+          reference::weight_only_at(row.data(), 32, plain(b), at % 256, at / 256).value);
       const float got = d[static_cast<std::size_t>(at)];
       const bool right = std::isnan(expected) ? std::isnan(got) : got == expected;
       if (!right)
@@ -185,8 +184,7 @@ TEST_CASE("cpu_weight_only.a row's bits do not depend on M") {
     for (const std::int64_t m : {1, 3, 11}) {
       Matrix part(m, 100, DType::f32, random);
       for (std::int64_t r = 0; r < m; ++r)
-        for (std::int64_t k = 0; k < 100; ++k)
-          part.set(r, k, static_cast<float>(all.at(49 - r, k)));
+        for (std::int64_t k = 0; k < 100; ++k) part.set(r, k, all.at(49 - r, k));
       const auto d = multiply(kernel, part, b);
       for (std::int64_t r = 0; r < m; ++r)
         CHECK(std::memcmp(d.data() + r * 20, whole.data() + (49 - r) * 20, 80) == 0);

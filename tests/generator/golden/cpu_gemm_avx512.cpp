@@ -1,4 +1,4 @@
-// cpu_gemm/1{block_k=512,block_m=48,decode=0,isa=512,part_n=96,prefetch=0,tile_m=6,tile_n=32}
+// cpu_gemm/1{block_k=512,block_m=48,decode=0,isa=512,part_n=96,prefetch=4,tile_m=6,tile_n=32}
 //   solves role=fprop m=1..16 n=4096 k=14336 a_type=mxfp4 b_type=mxfp4 d_type=f32 rotation=32
 //   on     x86-64-v4:avx512_vbmi,avx512_vnni
 #include "args.h"
@@ -21,7 +21,7 @@ struct Config {
   static constexpr int block_m = 48;            // rows of a part
   static constexpr int part_n = 96;             // columns of a part
   static constexpr int block_k = 512;           // K that the buffer holds
-  static constexpr int prefetch = 0;            // blocks of K to fetch ahead
+  static constexpr int prefetch = 4;            // blocks of K to fetch ahead
 };
 
 extern "C" __attribute__((visibility("default"))) void qturn_kernel(const qt_args* args,
