@@ -1,0 +1,77 @@
+#include "tuner/search.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace quarterturn {
+namespace {
+
+// Seeds, then every plan in the model's order; each once, legal ones only.
+std::vector<Plan> ordered_plans(const Space& space) {
+  std::vector<Plan> out;
+  for (const auto& seed : space.seeds)
+    if (check_plan(space.problem, space.target, seed).ok() &&
+        std::find(out.begin(), out.end(), seed) == out.end())
+      out.push_back(seed);
+  const auto seeds = out.size();
+  for (auto& plan : plans(space.problem, space.target, space.limit))
+    if (std::find(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(seeds), plan) ==
+        out.begin() + static_cast<std::ptrdiff_t>(seeds))
+      out.push_back(std::move(plan));
+  return out;
+}
+
+class InOrder : public Strategy {
+ public:
+  InOrder(std::string_view name, const Space& space, const InOrderSettings& settings)
+      : name_(name), plans_(ordered_plans(space)), patience_(settings.patience) {
+    if (plans_.size() > settings.most) plans_.resize(settings.most);
+  }
+
+  std::string_view name() const override { return name_; }
+
+  std::vector<Plan> next(const std::vector<Outcome>& so_far, std::size_t most) override {
+    if (out_of_patience(so_far)) at_ = plans_.size();
+    std::vector<Plan> out;
+    while (at_ < plans_.size() && out.size() < most) {
+      const auto& plan = plans_[at_++];
+      const bool tried = std::any_of(so_far.begin(), so_far.end(),
+                                     [&](const Outcome& outcome) { return outcome.plan == plan; });
+      if (!tried) out.push_back(plan);
+    }
+    return out;
+  }
+
+  std::size_t remaining() const override { return plans_.size() - at_; }
+
+ private:
+  bool out_of_patience(const std::vector<Outcome>& so_far) const {
+    double best = 0;
+    std::size_t idle = 0;
+    for (const auto& outcome : so_far) {
+      ++idle;
+      if (outcome.status != TrialStatus::ok || outcome.log_speedup < best + 0.01) continue;
+      best = outcome.log_speedup;
+      idle = 0;
+    }
+    return idle >= patience_;
+  }
+
+  std::string_view name_;
+  std::vector<Plan> plans_;
+  std::size_t patience_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Strategy> in_predicted_order(const Space& space, const InOrderSettings& settings) {
+  return std::make_unique<InOrder>("predicted", space, settings);
+}
+
+std::unique_ptr<Strategy> exhaustive(const Space& space) {
+  const auto all = std::string::npos;
+  return std::make_unique<InOrder>("exhaustive", space, InOrderSettings{all, all});
+}
+
+}  // namespace quarterturn

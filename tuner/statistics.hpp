@@ -1,0 +1,29 @@
+// Robust statistics of paired timings: medians, and how sure one may be of them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace quarterturn {
+
+struct Interval {
+  double low = 0;
+  double high = 0;
+};
+
+/// The middle value, or the mean of the two middle ones; 0 for no samples.
+double median(std::span<const double> samples);
+
+/// Percentile bootstrap of the median (Efron 1979), deterministic by `seed`. A single sample gives
+/// an interval of no width: see median_lower_bound for decisions.
+Interval bootstrap_median(std::span<const double> samples, double confidence, std::uint64_t seed);
+
+/// A bound that lies above the true median with probability at most `error`, whatever the
+/// distribution: an order statistic, from the sign test. Minus infinity when there are too few
+/// samples for that.
+double median_lower_bound(std::span<const double> samples, double error);
+
+/// A bound for the other side, likewise.
+double median_upper_bound(std::span<const double> samples, double error);
+
+}  // namespace quarterturn
