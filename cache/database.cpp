@@ -1,13 +1,10 @@
 #include "cache/database.hpp"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include "cache/content.hpp"
 #include "cache/database_state.hpp"
 #include "cache/rows.hpp"
-#include "cache/schema.hpp"
 
 namespace quarterturn {
 namespace {
@@ -39,25 +36,6 @@ Winner read_winner(const Query& query) {
   return winner;
 }
 
-Quarantine read_quarantine(const Query& query) {
-  Quarantine entry;
-  entry.subject = query.text(0);
-  entry.problem = query.text(1);
-  entry.target = query.text(2);
-  entry.performance_class = query.text(3);
-  entry.compiler = query.text(4);
-  entry.reason = static_cast<QuarantineReason>(query.integer(5));
-  entry.count = query.integer(6);
-  entry.first = query.integer(7);
-  entry.last = query.integer(8);
-  entry.detail = query.text(9);
-  return entry;
-}
-
-constexpr const char* quarantine_select =
-    "SELECT subject, problem, target, class, compiler, reason, count, first, last, detail "
-    "FROM quarantine ";
-
 // Trials `t` with env `e`, problem `p` and plan `l`; read by read_trials.
 std::string trial_select() {
   return fmt::format(
@@ -79,13 +57,6 @@ Status read_trials(Connection& connection, Query& query, std::vector<Trial>& out
     out.push_back(std::move(trial));
   }
   return query.status();
-}
-
-std::int64_t or_now(std::int64_t time) { return time != 0 ? time : rows::nanoseconds_now(); }
-
-std::int64_t file_bytes(const std::string& path) {
-  struct stat info {};
-  return stat(path.c_str(), &info) == 0 ? info.st_size : 0;
 }
 
 }  // namespace
@@ -210,7 +181,7 @@ Status Database::add_tombstone(const Tombstone& tombstone) {
     return {Code::invalid_argument,
             fmt::format("the subject of a tombstone has {} bytes; {} are needed, not all zero",
                         tombstone.subject.size(), size)};
-  const auto at = or_now(tombstone.at);
+  const auto at = rows::or_now(tombstone.at);
   return state().write([&](Connection& c) {
     // Of two tombstones for one subject the earlier is kept, so that merging has one result.
     return Query(c,
@@ -225,10 +196,17 @@ Status Database::add_tombstone(const Tombstone& tombstone) {
 
 // ---- winners ----
 
-Status Database::set_winner(const Winner& winner) {
-  Status status = rows::check(winner);
-  if (!status.ok()) return status;
-  return state().write([&](Connection& c) { return rows::insert(c, winner); });
+Status Database::set_winners(std::span<const Winner> winners) {
+  for (const auto& winner : winners) {
+    Status status = rows::check(winner);
+    if (!status.ok()) return status;
+  }
+  return state().write([&](Connection& c) {
+    Status status;
+    for (const auto& winner : winners)
+      if (status.ok()) status = rows::insert(c, winner);
+    return status;
+  });
 }
 
 Status Database::remove_winner(std::string_view problem, std::string_view target,
@@ -307,258 +285,6 @@ Result<std::vector<Undecided>> Database::undecided() {
   });
   if (!status.ok()) return status;
   return out;
-}
-
-// ---- quarantine ----
-
-Status Database::add_quarantine(const Quarantine& entry) {
-  if (entry.subject.empty() || entry.target.empty() || entry.compiler.empty())
-    return {Code::invalid_argument, "a quarantine needs a subject, a target and a compiler"};
-  const auto last = or_now(entry.last);
-  const auto first = entry.first != 0 ? entry.first : last;
-  return state().write([&](Connection& c) {
-    return Query(c,
-                 "INSERT INTO quarantine(subject, problem, target, class, compiler, reason, count, "
-                 "first, last, detail) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE "
-                 "SET count = count + excluded.count, first = min(first, excluded.first), "
-                 "last = max(last, excluded.last), detail = max(detail, excluded.detail)",
-                 entry.subject, entry.problem, entry.target, entry.performance_class,
-                 entry.compiler, entry.reason, entry.count, first, last, entry.detail)
-        .run();
-  });
-}
-
-Result<std::optional<Quarantine>> Database::quarantine_of(const Plan& plan,
-                                                          std::string_view problem,
-                                                          const Env& here) {
-  std::vector<std::string> subjects{plan.text()};
-  for (const auto& step : plan.steps) subjects.push_back(step.variant.text());
-  std::optional<Quarantine> out;
-  Status status = state().read([&](Connection& c) {
-    out.reset();
-    static const std::string sql =
-        std::string(quarantine_select) +
-        "WHERE subject = ? AND problem IN ('', ?) AND target = ? AND class IN ('', ?) "
-        "AND compiler = ? LIMIT 1";
-    for (const auto& subject : subjects) {
-      Query query(c, sql, subject, problem, here.target, here.performance_class, here.compiler);
-      if (query.next()) {
-        out = read_quarantine(query);
-        return Status();
-      }
-      if (!query.status().ok()) return query.status();
-    }
-    return Status();
-  });
-  if (!status.ok()) return status;
-  return out;
-}
-
-Result<std::vector<Quarantine>> Database::quarantine() {
-  std::vector<Quarantine> out;
-  Status status = state().read([&](Connection& c) {
-    out.clear();
-    Query query(c, quarantine_select);
-    while (query.next()) out.push_back(read_quarantine(query));
-    return query.status();
-  });
-  if (!status.ok()) return status;
-  return out;
-}
-
-Status Database::remove_quarantine(const Quarantine& entry) {
-  return state().write([&](Connection& c) {
-    return Query(c,
-                 "DELETE FROM quarantine WHERE subject = ? AND problem = ? AND target = ? "
-                 "AND class = ? AND compiler = ? AND reason = ?",
-                 entry.subject, entry.problem, entry.target, entry.performance_class,
-                 entry.compiler, entry.reason)
-        .run();
-  });
-}
-
-Result<std::int64_t> Database::expire_quarantine(std::string_view target,
-                                                 std::string_view compiler) {
-  std::int64_t dropped = 0;
-  Status status = state().write([&](Connection& c) {
-    Status done =
-        Query(c, "DELETE FROM quarantine WHERE target = ? AND compiler <> ?", target, compiler)
-            .run();
-    dropped = c.changes();
-    return done;
-  });
-  if (!status.ok()) return status;
-  return dropped;
-}
-
-// ---- misses ----
-
-Status Database::record_misses(std::span<const Miss> misses) {
-  return state().write([&](Connection& c) {
-    const auto uuid = rows::file_uuid(c);
-    if (!uuid.ok()) return uuid.status();
-    for (const auto& miss : misses) {
-      if (miss.problem.empty() || miss.target.empty() || miss.calls < 0 || miss.ns < 0)
-        return Status(Code::invalid_argument, "a miss needs a problem, a target and counts >= 0");
-      // Sums stop short of the largest integer: SQLite would turn them into floating point.
-      Status status =
-          Query(c,
-                "INSERT INTO miss(problem, target, class, source, calls, ns) "
-                "VALUES(?, ?, ?, ?, min(?, 1 << 60), min(?, 1 << 60)) "
-                "ON CONFLICT DO UPDATE SET calls = min(calls + excluded.calls, 1 << 60), "
-                "ns = min(ns + excluded.ns, 1 << 60)",
-                miss.problem, miss.target, miss.performance_class, *uuid, miss.calls, miss.ns)
-              .run();
-      if (!status.ok()) return status;
-    }
-    return Status();
-  });
-}
-
-Result<std::vector<Miss>> Database::misses(std::string_view target,
-                                           std::string_view performance_class) {
-  std::vector<Miss> out;
-  Status status = state().read([&](Connection& c) {
-    out.clear();
-    // total() cannot overflow, unlike sum().
-    Query query(c,
-                "SELECT m.problem, total(m.calls), total(m.ns) FROM miss m "
-                "LEFT JOIN problem p ON p.key = m.problem "
-                "LEFT JOIN winner w ON w.problem_id = p.id AND w.target = m.target "
-                "AND w.class = m.class WHERE m.target = ? AND m.class = ? "
-                "AND w.problem_id IS NULL GROUP BY m.problem ORDER BY 3 DESC, 1",
-                target, performance_class);
-    while (query.next())
-      out.push_back({query.text(0), std::string(target), std::string(performance_class),
-                     query.integer(1), query.integer(2)});
-    return query.status();
-  });
-  if (!status.ok()) return status;
-  return out;
-}
-
-// ---- compiled code ----
-
-Status Database::put_artifact(const Artifact& a) {
-  const auto used = or_now(a.last_used);
-  return state().write([&](Connection& c) {
-    return Query(c,
-                 "INSERT OR REPLACE INTO artifact(key, content, target, compiler, flags, log, "
-                 "bytes, registers, spills, shared_bytes, compile_ms, last_used) "
-                 "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                 a.key, a.content, a.target, a.compiler, a.flags, a.log, a.bytes, a.registers,
-                 a.spills, a.shared_bytes, a.compile_ms, used)
-        .run();
-  });
-}
-
-Result<std::optional<Artifact>> Database::artifact(const Digest& key) {
-  std::optional<Artifact> out;
-  Status status = state().read([&](Connection& c) {
-    out.reset();
-    Query query(c,
-                "SELECT content, target, compiler, flags, log, bytes, registers, spills, "
-                "shared_bytes, compile_ms, last_used FROM artifact WHERE key = ?",
-                key);
-    if (!query.next()) return query.status();
-    Artifact a;
-    a.key = key;
-    const auto content = query.bytes(0);
-    std::copy_n(content.begin(), std::min(content.size(), a.content.size()), a.content.begin());
-    a.target = query.text(1);
-    a.compiler = query.text(2);
-    a.flags = query.text(3);
-    a.log = query.text(4);
-    a.bytes = query.integer(5);
-    a.registers = query.integer(6);
-    a.spills = query.integer(7);
-    a.shared_bytes = query.integer(8);
-    a.compile_ms = query.integer(9);
-    a.last_used = query.integer(10);
-    out = std::move(a);
-    return Status();
-  });
-  if (!status.ok()) return status;
-  return out;
-}
-
-// ---- the file ----
-
-Result<DatabaseInfo> Database::info() {
-  State& s = state();
-  DatabaseInfo out;
-  Status status = s.read([&](Connection& c) {
-    out = {};
-    out.path = s.mode == DatabaseInfo::Mode::memory ? std::string() : s.path;
-    out.mode = s.mode;
-    out.journal = s.mode == DatabaseInfo::Mode::memory ? "memory" : s.journal;
-    out.sqlite_version = sqlite3_libversion();
-    if (!out.path.empty()) out.bytes = file_bytes(s.path) + file_bytes(s.path + "-wal");
-    Query query(c,
-                "SELECT (SELECT count(*) FROM env), (SELECT count(*) FROM problem), "
-                "(SELECT count(*) FROM plan), (SELECT count(*) FROM variant), "
-                "(SELECT count(*) FROM trial), (SELECT count(*) FROM winner), "
-                "(SELECT count(*) FROM artifact), (SELECT count(*) FROM quarantine), "
-                "(SELECT count(*) FROM tombstone), (SELECT count(*) FROM miss), "
-                "(SELECT value FROM meta WHERE key = 'uuid'), "
-                "(SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'min_reader')");
-    if (query.next()) {
-      int column = 0;
-      for (std::int64_t* count :
-           {&out.envs, &out.problems, &out.plans, &out.variants, &out.trials, &out.winners,
-            &out.artifacts, &out.quarantined, &out.tombstones, &out.misses})
-        *count = query.integer(column++);
-      out.uuid = query.text(column++);
-      out.min_reader = query.integer(column);
-    }
-    if (!query.status().ok()) return query.status();
-    const auto version = c.integer("PRAGMA user_version");
-    if (version.ok()) out.schema_version = *version;
-    return version.status();
-  });
-  if (!status.ok()) return status;
-  return out;
-}
-
-Result<std::vector<std::string>> Database::check() {
-  std::vector<std::string> faults;
-  State& s = state();
-  const std::lock_guard lock(s.mutex);
-  Connection& c = s.connection;
-  const auto collect = [&](const char* sql) {
-    Query query(c, sql);
-    while (query.next())
-      if (query.text(0) != "ok") faults.push_back(query.text(0));
-    if (!query.status().ok()) faults.push_back(query.status().message());
-  };
-  collect("PRAGMA quick_check");
-  collect(
-      "SELECT 'row of ' || \"table\" || ' refers to a missing row of ' || parent "
-      "FROM pragma_foreign_key_check");
-  if (const Status objects = schema::check_objects(c, "main"); !objects.ok())
-    faults.push_back(objects.message());
-  const auto envs = rows::read_envs(c);
-  if (!envs.ok()) faults.push_back(envs.status().message());
-  Query query(c,
-              fmt::format("SELECT t.env_id, p.key, l.text, {} FROM trial t "
-                          "JOIN problem p ON p.id = t.problem_id JOIN plan l ON l.id = t.plan_id",
-                          rows::trial_columns("t.")));
-  while (envs.ok() && query.next()) {
-    Trial trial = rows::read_trial(query, 3);
-    trial.problem = query.text(1);
-    trial.plan = query.text(2);
-    const auto env = envs->find(query.integer(0));
-    if (env == envs->end()) continue;  // reported as a missing row
-    trial.env = env->second;
-    if (rows::checksum(trial) != query.integer(query.columns() - 1))
-      faults.push_back(fmt::format("trial {} does not fit its checksum", text(trial.uuid)));
-  }
-  if (!query.status().ok()) faults.push_back(query.status().message());
-  if (s.mode == DatabaseInfo::Mode::snapshot) {
-    const Status hash = check_stored_hash(c, Content::all);
-    if (!hash.ok()) faults.push_back(hash.message());
-  }
-  return faults;
 }
 
 }  // namespace quarterturn

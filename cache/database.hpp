@@ -120,7 +120,9 @@ class Database {
   Status add_tombstone(const Tombstone& tombstone);
 
   // ---- winners ----
-  Status set_winner(const Winner& winner);  ///< replaces the one of the same problem and class
+  /// Replaces the one of the same problem and class.
+  Status set_winner(const Winner& winner) { return set_winners({&winner, 1}); }
+  Status set_winners(std::span<const Winner> winners);  ///< all or none
   Status remove_winner(std::string_view problem, std::string_view target,
                        std::string_view performance_class);
   Result<std::optional<Winner>> winner_of(std::string_view problem, std::string_view target,

@@ -285,7 +285,7 @@ Status Database::State::open_snapshot() {
   if (!version.ok()) return version.status();
   if (*version < schema::version || filesystem_of(path).kind == FilesystemKind::network)
     status = copy_to_memory();
-  if (status.ok()) status = schema::check_objects(connection, "main");
+  if (status.ok()) status = schema::check_objects(connection, "main", schema::Extras::refused);
   if (status.ok()) status = check_stored_hash(connection, Content::winners);
   journal = "immutable";
   return status.ok() ? status : Status(status.code(), with_path(path, status));
@@ -347,8 +347,10 @@ Status Database::State::heal() {
   Status status = connect();
   if (status.ok()) {
     const auto verdict = connection.text("PRAGMA quick_check(1)");
-    if (verdict.ok() && *verdict == "ok") return {};
-    status = verdict.ok() ? Status(Code::damaged, *verdict) : verdict.status();
+    status = verdict.status();
+    if (verdict.ok() && *verdict != "ok") status = {Code::damaged, *verdict};
+    if (status.ok()) status = schema::check_objects(connection, "main", schema::Extras::allowed);
+    if (status.ok()) return {};
   }
   if (status.code() != Code::damaged) return status;
   if (connection) no_checkpoint_on_close(connection, true);

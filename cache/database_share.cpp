@@ -64,7 +64,8 @@ Result<MergeReport> Database::merge(const std::string& from) {
   // With a write-ahead log, somebody has the file open or died with it: read it with its log.
   const bool has_log = stat((from + "-wal").c_str(), &log) == 0 && log.st_size > 0;
   Status status = has_log ? source.open() : source.open_snapshot();
-  if (status.ok() && has_log) status = schema::check_objects(source.connection, "main");
+  if (status.ok() && has_log)
+    status = schema::check_objects(source.connection, "main", schema::Extras::refused);
   if (!status.ok()) return Status(status.code(), fmt::format("{}: {}", from, status.message()));
   const auto verdict = source.connection.text("PRAGMA quick_check(1)");
   if (!verdict.ok()) return verdict.status();

@@ -48,6 +48,8 @@ std::string trial_columns(std::string_view prefix);
 Result<Uuid> file_uuid(sqlite::Connection& connection);
 
 std::int64_t nanoseconds_now();
+/// A record's time, where 0 stands for now.
+inline std::int64_t or_now(std::int64_t time) { return time != 0 ? time : nanoseconds_now(); }
 
 /// "tombstone" filter for a trial `t` of an env `e`, below the schema `name`.
 std::string live_trial(std::string_view name);

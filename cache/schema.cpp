@@ -195,33 +195,37 @@ Status check_readable(sqlite::Connection& connection, std::int64_t reader) {
                       *current, reader)};
 }
 
-Status check_objects(sqlite::Connection& connection, const std::string& name) {
+Status check_objects(sqlite::Connection& connection, const std::string& name, Extras extras) {
   auto fresh = sqlite::Connection::open(":memory:", SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE,
                                         std::chrono::milliseconds(0));
   if (!fresh.ok()) return fresh.status();
   Status status = migrate(*fresh, steps());
   if (!status.ok()) return status;
-  auto expected = objects(*fresh, "main");
-  auto found = objects(connection, name);
+  const auto expected = objects(*fresh, "main");
+  const auto found = objects(connection, name);
   if (!expected.ok()) return expected.status();
   if (!found.ok()) return found.status();
   const auto stored = connection.integer(fmt::format("PRAGMA {}.user_version", name));
   if (!stored.ok()) return stored.status();
+  const bool newer = *stored > version;  // may have more, and wider, tables
 
+  for (const auto& [object, sql] : *expected) {
+    const auto other = found->find(object);
+    if (other == found->end()) return {Code::damaged, fmt::format("the file lacks the {}", object)};
+    if (!newer && other->second != sql)
+      return {Code::damaged, fmt::format("the {} has another shape than its version says", object)};
+  }
+  if (extras == Extras::allowed) return {};
   for (const auto& [object, sql] : *found) {
     const bool plain = object.starts_with("table ") || object.starts_with("index ");
-    const bool known = expected->contains(object);
-    const bool virtual_table = sql.starts_with("CREATE VIRTUAL");
-    // A newer version may have more tables; ours has exactly these.
-    if (!plain || virtual_table || (*stored <= version && (!known || expected->at(object) != sql)))
-      return {Code::damaged,
-              fmt::format("the file holds the object \"{}\", which no Quarterturn database of its "
-                          "version has; it was not used",
-                          object)};
+    const bool known = newer || expected->contains(object);
+    if (!plain || !known || sql.starts_with("CREATE VIRTUAL"))
+      return {
+          Code::damaged,
+          fmt::format("the file holds the {}, which no Quarterturn database of its version has; "
+                      "it was not used",
+                      object)};
   }
-  for (const auto* table : tables)
-    if (!found->contains(fmt::format("table {}", table)))
-      return {Code::damaged, fmt::format("the file lacks the table {}", table)};
   return {};
 }
 

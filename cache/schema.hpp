@@ -42,10 +42,14 @@ Status migrate(sqlite::Connection& connection, std::span<const Step> steps);
 /// Fails with newer_version unless a library of version `reader` may read this file.
 Status check_readable(sqlite::Connection& connection, std::int64_t reader);
 
-/// Refuses triggers, views, virtual tables and tables of other shape: for files that others made.
-Status check_objects(sqlite::Connection& connection, const std::string& name);
+enum class Extras {
+  refused,  ///< triggers, views, unknown tables and indexes: for files that others made
+  allowed,  ///< somebody may have added an index to a database of his own; triggers never run
+};
+/// damaged when a table or index of ours is missing or has another shape.
+Status check_objects(sqlite::Connection& connection, const std::string& name, Extras extras);
 
-/// damaged when a table of ours is missing.
+/// damaged when a table of ours is missing; cheaper than check_objects.
 Status check_tables(sqlite::Connection& connection);
 
 }  // namespace quarterturn::schema

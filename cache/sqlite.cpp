@@ -130,6 +130,8 @@ sqlite3_stmt* Connection::cached(const std::string& sql, Status& status) {
                                       SQLITE_PREPARE_PERSISTENT, &statement, nullptr);
   if (code != SQLITE_OK) {
     status = status_of(handle_, code, fmt::format("prepare \"{}\"", sql.substr(0, 80)));
+    // Our statements fit our schema, so what does not compile meets a schema that is not ours.
+    if (code == SQLITE_ERROR) status = Status(Code::damaged, status.message());
     return nullptr;
   }
   statements_.emplace(sql, statement);
