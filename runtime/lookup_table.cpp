@@ -3,44 +3,60 @@
 #include <algorithm>
 #include <bit>
 #include <compare>
-#include <cstdlib>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
 
 namespace quarterturn {
 namespace {
 
-std::uint64_t mixed(const Extent& extent) {
-  return static_cast<std::uint64_t>(extent.lo) * 0x9e3779b97f4a7c15ull ^
-         static_cast<std::uint64_t>(extent.hi);
-}
-template <class T>
-std::uint64_t mixed(T value) {
-  return static_cast<std::uint64_t>(static_cast<std::int64_t>(value));
+// Appends small values to words, eight bits each, and wide ones to words of their own.
+struct Packer {
+  std::array<std::uint64_t, FamilyKey::kWords>& words;
+  std::size_t wide = 0;                        // from the front
+  std::size_t narrow = FamilyKey::kWords - 1;  // from the back
+  int shift = 0;
+
+  void put(const Extent& extent) {
+    words[wide++] = static_cast<std::uint64_t>(extent.lo);
+    words[wide++] = static_cast<std::uint64_t>(extent.hi);
+  }
+  void put_bits(std::uint64_t value, int bits) {
+    if (shift + bits > 64) {
+      --narrow;
+      shift = 0;
+    }
+    words[narrow] |= value << shift;
+    shift += bits;
+  }
+  void put(std::int32_t rotation) { put_bits(static_cast<std::uint32_t>(rotation), 32); }
+  template <class E>
+  requires std::is_enum_v<E>
+  void put(E value) { put_bits(static_cast<std::uint8_t>(value), 8); }
+};
+
+// How far two ranges lie apart: the ratio of their nearer ends, in 1/1024; 0 where they overlap.
+std::int64_t distance(const Extent& a, const Extent& b) {
+  const auto [far, near] = a.lo > b.hi ? std::pair(a.lo, b.hi) : std::pair(b.lo, a.hi);
+  if (far <= near) return 0;
+  return (far * 1024) / std::max<std::int64_t>(near, 1) - 1023;
 }
 
-bool same_family(Problem a, const Problem& b) {
-  tokens_of(a) = tokens_of(b);
-  return a == b;
-}
-
-// How far two ranges lie apart, in factors of two between their nearer ends.
-int distance(const Extent& a, const Extent& b) {
-  const auto gap = a.lo > b.hi ? std::pair(a.lo, b.hi) : std::pair(b.lo, a.hi);
-  if (gap.first <= gap.second) return 0;  // they overlap
-  return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(gap.first))) -
-         static_cast<int>(
-             std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(gap.second, 0))));
-}
+}  // namespace
 
 // The order of answers for one question: smaller is better.
-struct Rank {
-  int not_pinned, match, fit, distance, layer, order;
+struct LookupTable::Rank {
+  int not_pinned, match, fit;
+  std::int64_t distance;
+  int layer, order;
   std::int64_t width, lo;
 
   auto operator<=>(const Rank&) const = default;
 };
 
-Rank rank_of(const Answer& answer, const Extent& asked) {
-  const Extent& stored = tokens_of(answer.problem);
+LookupTable::Rank LookupTable::rank_of(const Brief& answer, const Extent& asked) {
+  const Extent& stored = answer.tokens;
   const bool same = stored == asked;
   const bool contains = stored.lo <= asked.lo && asked.hi <= stored.hi;
   Match match = Match::borrowed;
@@ -57,8 +73,6 @@ Rank rank_of(const Answer& answer, const Extent& asked) {
           stored.lo};
 }
 
-}  // namespace
-
 std::string_view match_name(Match match) {
   static constexpr std::string_view names[] = {"exact",    "bucket",    "stale",
                                                "borrowed", "heuristic", "reference"};
@@ -74,58 +88,75 @@ Extent& tokens_of(Problem& problem) {
   return const_cast<Extent&>(tokens_of(static_cast<const Problem&>(problem)));
 }
 
-// Independent products of each field with an odd constant of its own: no field waits for another.
-std::uint64_t hash_of_family(Problem problem) {
-  tokens_of(problem) = {};
-  std::uint64_t sum = 0, constant = 0x9e3779b97f4a7c15ull;
-#define X(type, name, value)             \
-  sum += mixed(problem.name) * constant; \
-  constant = constant * 0xd1342543de82ef95ull + 2;
+FamilyKey::FamilyKey(const Problem& problem) {
+  Packer pack{words};
+  const Extent none;
+  const bool by_k = &tokens_of(problem) == &problem.k;
+  const Extent& m = by_k ? problem.m : none;
+  const Extent& k = by_k ? none : problem.k;
+  pack.put(m);
+  pack.put(k);
+  pack.put(problem.n);
+  pack.put(problem.batch);
+  pack.put(problem.groups);
+  const auto put_rest = [&pack](const auto& value) {
+    if constexpr (!std::is_same_v<std::decay_t<decltype(value)>, Extent>) pack.put(value);
+  };
+#define X(type, name, value) put_rest(problem.name);
   QTURN_PROBLEM_FIELDS(X)
 #undef X
+}
+
+// Independent products of each word with an odd constant of its own: none waits for another.
+std::uint64_t FamilyKey::hash() const {
+  std::uint64_t sum = 0, constant = 0x9e3779b97f4a7c15ull;
+  for (const auto word : words) {
+    sum += (word ^ word >> 29) * constant;
+    constant = constant * 0xd1342543de82ef95ull + 2;
+  }
   sum ^= sum >> 32;
   sum *= 0xff51afd7ed558ccdull;
   return sum ^ sum >> 29;
 }
 
-LookupTable::LookupTable(std::vector<Answer> answers) : answers_(std::move(answers)) {
-  std::vector<std::pair<std::uint64_t, std::uint32_t>> order;
-  for (std::uint32_t i = 0; i < answers_.size(); ++i)
-    order.emplace_back(hash_of_family(answers_[i].problem), i);
-  // By hash, then by family, so that equal hashes of different families do not mix; what is still
-  // equal, by plan, so that the order in which layers list their rows decides nothing.
-  std::stable_sort(order.begin(), order.end(), [this](const auto& a, const auto& b) {
-    if (a.first != b.first) return a.first < b.first;
-    Problem x = answers_[a.second].problem, y = answers_[b.second].problem;
-    tokens_of(x) = tokens_of(y) = {};
-    if (!(x == y)) return x.key() < y.key();
-    return answers_[a.second].plan.text() < answers_[b.second].plan.text();
+LookupTable::LookupTable(std::vector<Answer> answers) {
+  // Families side by side; what is still equal by plan, so that the order in which layers list
+  // their rows decides nothing.
+  std::vector<std::pair<FamilyKey, std::string>> keys;
+  std::vector<std::uint32_t> order;
+  for (const auto& answer : answers) {
+    order.push_back(static_cast<std::uint32_t>(keys.size()));
+    keys.emplace_back(FamilyKey(answer.problem), answer.plan.text());
+  }
+  std::stable_sort(order.begin(), order.end(), [&keys](std::uint32_t a, std::uint32_t b) {
+    return std::tie(keys[a].first.words, keys[a].second) <
+           std::tie(keys[b].first.words, keys[b].second);
   });
-  std::vector<Answer> sorted;
-  sorted.reserve(answers_.size());
-  for (const auto& [hash, index] : order) sorted.push_back(std::move(answers_[index]));
-  answers_ = std::move(sorted);
-
+  answers_.reserve(answers.size());
+  for (const auto index : order) {
+    Answer& answer = answers[index];
+    briefs_.push_back({tokens_of(answer.problem), answer.validity, answer.layer, answer.order});
+    answers_.push_back(std::move(answer));
+  }
   slots_.resize(std::bit_ceil(answers_.size() * 2 + 1));
   const auto mask = slots_.size() - 1;
   for (std::uint32_t i = 0; i < answers_.size();) {
+    const FamilyKey& key = keys[order[i]].first;
     std::uint32_t end = i + 1;
-    while (end < answers_.size() && same_family(answers_[i].problem, answers_[end].problem)) ++end;
-    const auto hash = order[i].first;
-    auto at = hash & mask;
+    while (end < answers_.size() && keys[order[end]].first == key) ++end;
+    auto at = key.hash() & mask;
     while (slots_[at].count != 0) at = (at + 1) & mask;
-    slots_[at] = {hash, i, end - i};
+    slots_[at] = {key, i, end - i};
     i = end;
   }
 }
 
 const LookupTable::Slot* LookupTable::slot_of(const Problem& problem) const {
   if (slots_.empty()) return nullptr;
+  const FamilyKey key(problem);
   const auto mask = slots_.size() - 1;
-  const auto hash = hash_of_family(problem);
-  for (auto at = hash & mask; slots_[at].count != 0; at = (at + 1) & mask)
-    if (slots_[at].hash == hash && same_family(answers_[slots_[at].first].problem, problem))
-      return &slots_[at];
+  for (auto at = key.hash() & mask; slots_[at].count != 0; at = (at + 1) & mask)
+    if (slots_[at].key == key) return &slots_[at];
   return nullptr;
 }
 
@@ -133,16 +164,14 @@ Found LookupTable::find(const Problem& problem) const {
   const Slot* slot = slot_of(problem);
   if (!slot) return {};
   const Extent& asked = tokens_of(problem);
-  const Answer* best = &answers_[slot->first];
-  Rank best_rank = rank_of(*best, asked);
-  for (std::uint32_t i = 1; i < slot->count; ++i) {
-    const Answer& next = answers_[slot->first + i];
-    if (const Rank rank = rank_of(next, asked); rank < best_rank) {
-      best = &next;
+  std::uint32_t best = slot->first;
+  Rank best_rank = rank_of(briefs_[best], asked);
+  for (std::uint32_t i = slot->first + 1; i < slot->first + slot->count; ++i)
+    if (const Rank rank = rank_of(briefs_[i], asked); rank < best_rank) {
+      best = i;
       best_rank = rank;
     }
-  }
-  return {best, static_cast<Match>(best_rank.match)};
+  return {&answers_[best], static_cast<Match>(best_rank.match)};
 }
 
 std::vector<Found> LookupTable::candidates(const Problem& problem) const {
@@ -151,8 +180,8 @@ std::vector<Found> LookupTable::candidates(const Problem& problem) const {
   const Extent& asked = tokens_of(problem);
   std::vector<std::pair<Rank, const Answer*>> ranked;
   for (std::uint32_t i = 0; i < slot->count; ++i) {
-    const Answer& answer = answers_[slot->first + i];
-    ranked.emplace_back(rank_of(answer, asked), &answer);
+    const auto at = slot->first + i;
+    ranked.emplace_back(rank_of(briefs_[at], asked), &answers_[at]);
   }
   std::stable_sort(ranked.begin(), ranked.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });

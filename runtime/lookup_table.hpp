@@ -2,8 +2,10 @@
 // nanoseconds.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cache/env.hpp"
@@ -39,8 +41,16 @@ struct Answer {
 Extent& tokens_of(Problem& problem);
 const Extent& tokens_of(const Problem& problem);
 
-/// A fast hash over all fields but the tokens' extent; for tables only, it may change.
-std::uint64_t hash_of_family(Problem problem);
+/// All fields of a problem but its tokens, packed for comparing and hashing in few operations.
+struct FamilyKey {
+  static constexpr std::size_t kWords = 16;
+  std::array<std::uint64_t, kWords> words{};
+
+  explicit FamilyKey(const Problem& problem);
+  FamilyKey() = default;
+  bool operator==(const FamilyKey&) const = default;
+  std::uint64_t hash() const;  ///< for tables only: it may change
+};
 
 struct Found {
   const Answer* answer = nullptr;
@@ -66,13 +76,23 @@ class LookupTable {
 
  private:
   struct Slot {
-    std::uint64_t hash = 0;
+    FamilyKey key;
     std::uint32_t first = 0, count = 0;  ///< into answers_; count 0 = free
   };
+  /// What ranking reads of an answer, side by side with its neighbours'.
+  struct Brief {
+    Extent tokens;
+    Validity validity;
+    Layer layer;
+    std::int32_t order;
+  };
+  struct Rank;
+  static Rank rank_of(const Brief& answer, const Extent& asked);
   const Slot* slot_of(const Problem& problem) const;
 
   std::vector<Answer> answers_;
-  std::vector<Slot> slots_;  ///< a power of two, at most half full
+  std::vector<Brief> briefs_;  ///< of answers_, same order
+  std::vector<Slot> slots_;    ///< a power of two, at most half full
 };
 
 }  // namespace quarterturn

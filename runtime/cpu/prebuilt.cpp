@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include "cpu/gemm.h"
+#include "cpu/primitives_lanes.h"
 #include "cpu/quantize.h"
+#include "cpu/weight_only.h"
 #include "runtime/cpu/kernel.hpp"
 
 namespace quarterturn::cpu {
@@ -45,39 +47,52 @@ static_assert(static_cast<int>(qt::Rounding::half_to_zero) ==
               static_cast<int>(Rounding::half_to_zero));
 static_assert(static_cast<int>(qt::Signs::per_call) == static_cast<int>(Signs::per_call));
 
-struct GemmConfig {
-  using Isa = qt::cpu::Portable;
-  static constexpr int tile_m = 2, tile_n = 16, block_m = 48, part_n = 96, block_k = 512,
-                       prefetch = 0;
-  static constexpr qt::cpu::Decode decode = qt::cpu::Decode::buffer;
-  qt::i64 m = 0, n = 0, k = 0;
-  int k_unit = 32;
-  qt::cpu::DType d_type = qt::cpu::DType::f32;
-  bool accumulate = false, bias = false;
-  float descale = 1.0f;
-};
-
-PrebuiltKernel gemm_kernel(const Problem& p, const Variant& wanted) {
-  GemmConfig config;
+// What the two products have in common. Their tiles are constants of the Configs.
+template <class Config>
+Config product_config(const Problem& p, float descale_ts34) {
+  Config config;
   config.k_unit = static_cast<int>(padding_unit(p));
   config.d_type = as<qt::cpu::DType>(p.d_type);
   config.accumulate = p.accumulate == Accumulate::accumulate;
   config.bias = p.bias == Bias::per_column;
-  config.descale = p.scale_rule == ScaleRule::ts34 ? 16.0f / 9.0f : 1.0f;
-  Variant variant = wanted;
-  variant.values = {{"isa", 0},
-                    {"tile_m", GemmConfig::tile_m},
-                    {"tile_n", GemmConfig::tile_n},
-                    {"decode", static_cast<std::int64_t>(GemmConfig::decode)},
-                    {"block_m", GemmConfig::block_m},
-                    {"part_n", GemmConfig::part_n},
-                    {"block_k", GemmConfig::block_k},
-                    {"prefetch", GemmConfig::prefetch}};
-  return {std::make_shared<BuiltIn<GemmConfig, qt::cpu::gemm<GemmConfig>>>(config), variant};
+  config.descale = p.scale_rule == ScaleRule::ts34 ? descale_ts34 : 1.0f;
+  return config;
+}
+
+Variant with_values(Variant variant, std::map<std::string, std::int64_t> values) {
+  variant.values = std::move(values);
+  return variant;
+}
+
+PrebuiltKernel gemm_kernel(const Problem& p, const Variant& wanted) {
+  using Config = qt::cpu::GemmConfig;
+  const auto config = product_config<Config>(p, 16.0f / 9.0f);
+  return {std::make_shared<BuiltIn<Config, qt::cpu::gemm<Config>>>(config),
+          with_values(wanted, {{"isa", 0},
+                               {"tile_m", Config::tile_m},
+                               {"tile_n", Config::tile_n},
+                               {"decode", static_cast<std::int64_t>(Config::decode)},
+                               {"block_m", Config::block_m},
+                               {"part_n", Config::part_n},
+                               {"block_k", Config::block_k},
+                               {"prefetch", Config::prefetch}})};
+}
+
+PrebuiltKernel weight_only_kernel(const Problem& p, const Variant& wanted) {
+  using Config = qt::cpu::WeightOnlyConfig;
+  auto config = product_config<Config>(p, 4.0f / 3.0f);
+  config.a_type = as<qt::cpu::DType>(p.a_type);
+  return {std::make_shared<BuiltIn<Config, qt::cpu::weight_only<Config>>>(config),
+          with_values(wanted, {{"isa", 0},
+                               {"tile_m", Config::tile_m},
+                               {"tile_n", Config::tile_n},
+                               {"block_m", Config::block_m},
+                               {"part_n", Config::part_n},
+                               {"prefetch", Config::prefetch}})};
 }
 
 PrebuiltKernel quantize_kernel(const Problem& p, const Variant& wanted) {
-  using Config = qt::cpu::QuantizeConfig;
+  using Config = qt::cpu::QuantizeConfig<qt::cpu::PortableLanes>;
   Config config;
   config.a_type = as<qt::cpu::DType>(p.a_type);
   config.copies = as<qt::cpu::Copies>(p.copies);
@@ -104,6 +119,7 @@ Target portable_target() {
 
 Result<PrebuiltKernel> prebuilt_kernel(const Problem& step, const Variant& wanted) {
   if (wanted.family == "cpu_gemm") return gemm_kernel(step, wanted);
+  if (wanted.family == "cpu_weight_only") return weight_only_kernel(step, wanted);
   if (wanted.family == "cpu_quantize") return quantize_kernel(step, wanted);
   return Status(Code::not_supported,
                 fmt::format("{} has no form without a compiler", wanted.family));

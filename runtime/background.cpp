@@ -1,0 +1,74 @@
+#include "runtime/background.hpp"
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <system_error>
+
+namespace quarterturn {
+
+BackgroundQueue::BackgroundQueue() : shared_(std::make_shared<Shared>()), maker_(getpid()) {}
+
+BackgroundQueue::~BackgroundQueue() {
+  if (!thread_) return;
+  if (getpid() != maker_) {
+    // Its mutex may be held by a thread that did not come along.
+    (void)thread_.release();
+    (void)new std::shared_ptr<Shared>(std::move(shared_));
+    return;
+  }
+  {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->stop = true;
+    shared_->jobs.clear();
+  }
+  shared_->changed.notify_all();
+  thread_->join();
+}
+
+bool BackgroundQueue::add(std::function<void()> job) {
+  if (getpid() != maker_) return false;
+  {
+    const std::lock_guard lock(shared_->mutex);
+    if (!thread_) {
+      sigset_t all, before;
+      sigfillset(&all);
+      pthread_sigmask(SIG_SETMASK, &all, &before);
+      try {
+        thread_ = std::make_unique<std::thread>([shared = shared_] { work(*shared); });
+      } catch (const std::system_error&) {
+        // Reported by the return value.
+      }
+      pthread_sigmask(SIG_SETMASK, &before, nullptr);
+      if (!thread_) return false;
+    }
+    shared_->jobs.push_back(std::move(job));
+  }
+  shared_->changed.notify_all();
+  return true;
+}
+
+void BackgroundQueue::wait_until_idle() {
+  if (getpid() != maker_) return;
+  std::unique_lock lock(shared_->mutex);
+  shared_->changed.wait(lock, [this] { return shared_->jobs.empty() && !shared_->busy; });
+}
+
+void BackgroundQueue::work(Shared& shared) {
+  std::unique_lock lock(shared.mutex);
+  for (;;) {
+    shared.changed.wait(lock, [&] { return shared.stop || !shared.jobs.empty(); });
+    if (shared.stop) return;
+    const auto job = std::move(shared.jobs.front());
+    shared.jobs.pop_front();
+    shared.busy = true;
+    lock.unlock();
+    job();
+    lock.lock();
+    shared.busy = false;
+    shared.changed.notify_all();
+  }
+}
+
+}  // namespace quarterturn

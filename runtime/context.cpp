@@ -1,0 +1,323 @@
+#include "runtime/context.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/layers.hpp"
+#include "runtime/open_backend.hpp"
+#include "runtime/version.hpp"
+
+namespace quarterturn {
+namespace {
+
+constexpr std::size_t kMissBatch = 16;
+constexpr std::size_t kHeuristicTries = 4;  ///< plans, the default first, before the reference kernel
+
+LogLevel level_of(const Settings& settings, LogLevel fallback) {
+  const auto& text = settings.text(Setting::log);
+  return text == "error"     ? LogLevel::error
+         : text == "warning" ? LogLevel::warning
+         : text == "info"    ? LogLevel::info
+         : text == "debug"   ? LogLevel::debug
+                             : fallback;
+}
+
+Env env_of(const DeviceInfo& device) {
+  Env env;
+  env.target = device.target.key();
+  env.performance_class = device.performance_class;
+  env.driver = device.driver;
+  env.compiler = device.compiler;
+  env.library = kVersion;
+  env.product = device.name;
+  return env;
+}
+
+// What is wrong with the plan itself, and would be wrong again; not a full disk or a missing compiler.
+bool is_the_plans_fault(Code code) {
+  return code == Code::compile_failed || code == Code::compile_timeout || code == Code::rejected ||
+         code == Code::launch_failed;
+}
+
+QuarantineReason reason_of(Code code) {
+  return code == Code::compile_timeout ? QuarantineReason::compile_timeout
+         : code == Code::launch_failed ? QuarantineReason::launch_failed
+                                       : QuarantineReason::compile_failed;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Context>> Context::create(ContextOptions options) {
+  std::shared_ptr<Context> out(new Context);
+  out->settings_ = Settings::load(options.sources);
+  out->log_ = Log(std::move(options.log), level_of(out->settings_, options.log_level));
+  out->say(out->settings_.problems());
+  auto locations = out->settings_.locations();
+  if (!locations.ok()) return locations.status();
+  out->locations_ = std::move(*locations);
+  if (!out->locations_.note.empty()) out->say({out->locations_.note});
+
+  auto store = CodeStore::open(out->locations_.code_cache);
+  if (!store.ok()) return store.status();
+  out->store_ = std::make_shared<CodeStore>(std::move(*store));
+  if (options.backend) {
+    out->backend_ = std::move(options.backend);
+  } else {
+    auto backend = open_backend(out->settings_, out->store_);
+    if (!backend.ok()) return backend.status();
+    out->backend_ = std::move(*backend);
+  }
+  out->env_ = env_of(out->backend_->device());
+
+  auto database = Database::open(out->locations_.database);
+  if (!database.ok()) return database.status();
+  out->database_ = std::make_unique<Database>(std::move(*database));
+  if (auto status = out->reload(); !status.ok()) return status;
+  out->log_(LogLevel::info, "Quarterturn {} on {} ({}), {} stored answers", kVersion,
+            out->env_.target, out->env_.performance_class, out->table()->size());
+  return out;
+}
+
+Context::~Context() { flush_misses(); }
+
+void Context::say(const std::vector<std::string>& notes) {
+  for (const auto& note : notes) log_(LogLevel::warning, "{}", note);
+}
+
+Status Context::reload() {
+  auto layers = load_layers(
+      *database_, {settings_.text(Setting::pins), settings_.list(Setting::snapshots)}, env_);
+  say(layers.notes);
+  say(database_->take_notes());
+  say(store_->take_notes());
+  table_.store(std::make_shared<const LookupTable>(std::move(layers.answers)));
+  return {};
+}
+
+bool Context::is_disabled(const Plan& plan) const {
+  return std::any_of(plan.steps.begin(), plan.steps.end(), [this](const Step& step) {
+    return settings_.lists(Setting::disable, step.variant.family);
+  });
+}
+
+std::vector<Plan> Context::enabled_plans(const Problem& problem, std::size_t limit) const {
+  const Target& target = backend_->device().target;
+  if (settings_.text(Setting::disable).empty()) return plans(problem, target, limit);
+  // Which families a plan uses shows only once it is put together.
+  auto all = plans(problem, target, 100000);
+  std::erase_if(all, [this](const Plan& plan) { return is_disabled(plan); });
+  if (all.size() > limit) all.resize(limit);
+  return all;
+}
+
+Status Context::supports(const Problem& problem) const {
+  if (auto status = validate(problem); !status.ok()) return status;
+  if (!enabled_plans(problem, 1).empty()) return {};
+  auto plan = default_plan(problem, backend_->device().target);
+  if (!plan.ok()) return plan.status();
+  return Status(Code::not_supported,
+                fmt::format("every family that computes this is disabled (QTURN_DISABLE = {}): {}",
+                            settings_.text(Setting::disable), problem.key()));
+}
+
+Context::Built Context::build(const Problem& problem, const Plan& plan) {
+  const auto key = std::pair(problem.key(), plan.text());
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = executables_.find(key); found != executables_.end())
+      return found->second;
+  }
+  auto built = Executable::build(*backend_, problem, plan);
+  if (!built.ok()) return built;
+  for (const auto& binary : (*built)->binaries())
+    ++(binary.cached ? statistics_.code_hits : statistics_.compiles);
+  const std::lock_guard lock(mutex_);
+  return executables_.emplace(key, std::move(*built)).first->second;
+}
+
+void Context::quarantine(const Problem& problem, const Plan& plan, const Status& status) {
+  ++statistics_.quarantined;
+  Quarantine entry;
+  entry.subject = plan.text();
+  entry.problem = problem.key();
+  entry.target = env_.target;
+  entry.performance_class = env_.performance_class;
+  entry.compiler = env_.compiler;
+  entry.reason = reason_of(status.code());
+  entry.detail = status.message();
+  const auto stored = database_->add_quarantine(entry);
+  log_(LogLevel::warning, "plan {} is put in quarantine for {}: {}{}", entry.subject, entry.problem,
+       status.message(),
+       stored.ok() ? "" : fmt::format(" (not remembered: {})", stored.message()));
+}
+
+Context::Built Context::try_plan(const Problem& problem, const Plan& plan) {
+  const auto held = database_->quarantine_of(plan, problem.key(), env_);
+  if (held.ok() && held->has_value())
+    return Status(Code::quarantined, fmt::format("plan {} is in quarantine ({}): {}", plan.text(),
+                                                 quarantine_reason_name((*held)->reason),
+                                                 (*held)->detail));
+  auto built = build(problem, plan);
+  if (!built.ok() && is_the_plans_fault(built.status().code()))
+    quarantine(problem, plan, built.status());
+  return built;
+}
+
+std::shared_ptr<PreparedPlan> Context::prepared(const Problem& problem, Match match,
+                                                std::string place,
+                                                std::shared_ptr<const Executable> executable) {
+  ++statistics_.matched[static_cast<std::size_t>(match)];
+  const auto bytes = executable->workspace_bytes();
+  return std::make_shared<PreparedPlan>(problem, match, std::move(place), std::move(executable),
+                                        bytes);
+}
+
+std::shared_ptr<PreparedPlan> Context::stored_answer(const Problem& problem, Status& why_not) {
+  const auto table = this->table();
+  for (const auto& [answer, match] : table->candidates(problem)) {
+    if (is_disabled(answer->plan)) continue;
+    // Other ranges and other revisions of a family may not allow this plan here.
+    if (auto status = check_plan(problem, backend_->device().target, answer->plan); !status.ok()) {
+      log_(LogLevel::debug, "stored plan {} does not fit {}: {}", answer->plan.text(),
+           problem.key(), status.message());
+      continue;
+    }
+    auto built = try_plan(problem, answer->plan);
+    if (built.ok()) return prepared(problem, match, answer->place, std::move(*built));
+    why_not = built.status();
+  }
+  return nullptr;
+}
+
+Context::Built Context::build_heuristic(const Problem& problem) {
+  Status first;
+  for (const auto& plan : enabled_plans(problem, kHeuristicTries)) {
+    auto built = try_plan(problem, plan);
+    if (built.ok()) return built;
+    if (first.ok()) first = built.status();
+    // Without a compiler every plan fails alike, unless its code is stored.
+    if (!is_the_plans_fault(built.status().code()) &&
+        built.status().code() != Code::quarantined)
+      break;
+  }
+  if (first.ok()) first = supports(problem);
+  if (first.ok()) first = Status(Code::internal, "a supported problem has no plan");
+  return first;
+}
+
+std::shared_ptr<PreparedPlan> Context::in_background(const Problem& problem) {
+  const auto wanted = enabled_plans(problem, 1);
+  auto now = Executable::prebuilt(*backend_, problem);
+  if (wanted.empty() || !now.ok()) return nullptr;
+  // Only a plan that reads the same operands can take over later.
+  const Step& last = wanted[0].steps.back();
+  const Family& family = *find_family(last.variant.family);
+  if (family.a_layout(problem, last.variant) != (*now)->a_layout() ||
+      family.b_layout(problem, last.variant) != (*now)->b_layout())
+    return nullptr;
+  const auto later_bytes = workspace_of(problem, backend_->device().target, wanted[0],
+                                        {problem.m.hi, problem.n.hi, problem.k.hi,
+                                         problem.batch.hi})
+                               .bytes;
+  auto plan = std::make_shared<PreparedPlan>(problem, Match::reference, "", *now,
+                                             std::max((*now)->workspace_bytes(), later_bytes));
+  const bool added = background_.add([this, problem, waiting = std::weak_ptr(plan)] {
+    if (waiting.expired()) return;
+    auto built = build_heuristic(problem);
+    const auto still = waiting.lock();
+    if (!built.ok()) {
+      log_(LogLevel::warning, "compiling in the background failed, the prebuilt kernel goes on: {}",
+           built.status().message());
+    } else if (still && (*built)->workspace_bytes() <= still->workspace_bytes() &&
+               (*built)->a_layout() == still->a_layout() &&
+               (*built)->b_layout() == still->b_layout()) {
+      still->replace(std::move(*built), Match::heuristic);
+    }
+  });
+  if (!added) return nullptr;
+  ++statistics_.matched[static_cast<std::size_t>(Match::reference)];
+  return plan;
+}
+
+Result<std::shared_ptr<PreparedPlan>> Context::reference(const Problem& problem,
+                                                         const Status& why) {
+  auto executable = Executable::prebuilt(*backend_, problem);
+  if (!executable.ok()) return why.ok() ? executable.status() : why;
+  if (why.code() == Code::no_compiler) {
+    if (!said_no_compiler_.exchange(true))
+      log_(LogLevel::warning,
+           "prebuilt portable kernels serve, many times slower than compiled ones: {}",
+           why.message());
+  } else {
+    log_(LogLevel::warning, "the prebuilt portable kernel serves {}: {}", problem.key(),
+         why.message());
+  }
+  return prepared(problem, Match::reference, "", std::move(*executable));
+}
+
+Result<std::shared_ptr<PreparedPlan>> Context::prepare(const Problem& problem) {
+  if (auto status = validate(problem); !status.ok()) return status;
+  ++statistics_.prepares;
+  Status why;
+  if (auto plan = stored_answer(problem, why)) {
+    log_(LogLevel::info, "{}: {} ({})", problem.key(), match_name(plan->match()), plan->place());
+    return plan;
+  }
+  if (auto status = supports(problem); !status.ok()) return status;
+  const auto& policy = settings_.text(Setting::on_miss);
+  if (policy == "error")
+    return Status(Code::miss,
+                  fmt::format("nobody tuned {} for {} ({}), and the miss policy is error. Tune it: "
+                              "qturn tune --problem '{}'",
+                              problem.key(), env_.target, env_.performance_class, problem.key()));
+  if (policy == "background")
+    if (auto plan = in_background(problem)) {
+      record_miss(plan);
+      return plan;
+    }
+  auto built = build_heuristic(problem);
+  Result<std::shared_ptr<PreparedPlan>> out =
+      built.ok() ? prepared(problem, Match::heuristic, "", std::move(*built))
+                 : reference(problem, built.status());
+  if (out.ok()) {
+    record_miss(*out);
+    log_(LogLevel::info, "{}: {}, as nobody tuned it", problem.key(), match_name((*out)->match()));
+  }
+  return out;
+}
+
+void Context::record_miss(const std::shared_ptr<PreparedPlan>& plan) {
+  bool full = false;
+  {
+    const std::lock_guard lock(mutex_);
+    misses_.push_back({plan, plan->problem().key()});
+    full = ++new_misses_ >= kMissBatch;
+  }
+  if (full) flush_misses();
+}
+
+void Context::flush_misses() {
+  std::vector<Miss> rows;
+  {
+    const std::lock_guard lock(mutex_);
+    new_misses_ = 0;
+    std::vector<PendingMiss> kept;
+    for (auto& miss : misses_) {
+      const auto plan = miss.plan.lock();
+      // A plan that is gone counts as one call at least: somebody asked.
+      const auto runs = plan ? plan->runs() : miss.runs_recorded;
+      const auto calls = std::max<std::uint64_t>(runs - miss.runs_recorded, miss.recorded ? 0 : 1);
+      if (calls > 0)
+        rows.push_back({miss.problem, env_.target, env_.performance_class,
+                        static_cast<std::int64_t>(calls), 0});
+      if (plan) kept.push_back({miss.plan, miss.problem, std::max<std::uint64_t>(runs, 1), true});
+    }
+    misses_ = std::move(kept);
+  }
+  if (rows.empty()) return;
+  if (auto status = database_->record_misses(rows); !status.ok())
+    log_(LogLevel::debug, "misses are not recorded: {}", status.message());
+}
+
+}  // namespace quarterturn

@@ -1,0 +1,122 @@
+// Context: a device, its code store, the database layers, and the way from a problem to a prepared plan.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cache/code_store.hpp"
+#include "cache/database.hpp"
+#include "runtime/background.hpp"
+#include "runtime/backend.hpp"
+#include "runtime/log.hpp"
+#include "runtime/lookup_table.hpp"
+#include "runtime/prepared_plan.hpp"
+#include "runtime/settings.hpp"
+
+namespace quarterturn {
+
+struct ContextOptions {
+  SettingSources sources;
+  Log::Function log;
+  LogLevel log_level = LogLevel::warning;
+  std::unique_ptr<Backend> backend;  ///< made-up devices of tests; null = by the settings
+};
+
+struct Statistics {
+  std::atomic<std::uint64_t> prepares{0}, runs{0}, compiles{0}, code_hits{0}, quarantined{0};
+  std::array<std::atomic<std::uint64_t>, 6> matched{};
+};
+
+/// Thread-safe. Plans keep it alive.
+class Context {
+ public:
+  static Result<std::shared_ptr<Context>> create(ContextOptions options);
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  const Settings& settings() const { return settings_; }
+  Backend& backend() { return *backend_; }
+  const Backend& backend() const { return *backend_; }
+  Database& database() { return *database_; }
+  const std::shared_ptr<CodeStore>& code_store() const { return store_; }
+  const Locations& locations() const { return locations_; }
+  /// Who we are, for comparing stored answers with.
+  const Env& env() const { return env_; }
+  const Log& log() const { return log_; }
+  Statistics& statistics() const { return statistics_; }
+
+  /// Ok when some kernel computes the problem here. Compiles nothing.
+  Status supports(const Problem& problem) const;
+
+  /// The best stored answer that compiles, else what the miss policy says, else the prebuilt kernel.
+  Result<std::shared_ptr<PreparedPlan>> prepare(const Problem& problem);
+
+  /// Reads the layers again; plans that are prepared already stay as they are.
+  Status reload();
+
+  /// JSON: how the problem would be served, and by what right.
+  std::string explain(const Problem& problem);
+
+  /// The immutable table of stored answers, for benchmarks of the look-up.
+  std::shared_ptr<const LookupTable> table() const { return table_.load(); }
+
+  /// Plans for a problem by families that are not disabled, the default first.
+  std::vector<Plan> enabled_plans(const Problem& problem, std::size_t limit) const;
+
+  /// Writes recorded misses now; else it is done every few prepares and at the end.
+  void flush_misses();
+  /// Waits for background compilations.
+  void wait_for_background() { background_.wait_until_idle(); }
+
+ private:
+  Context() = default;
+
+  using Built = Result<std::shared_ptr<const Executable>>;
+  bool is_disabled(const Plan& plan) const;
+  Built build(const Problem& problem, const Plan& plan);
+  /// Builds unless quarantined; a plan that does not compile or load is quarantined.
+  Built try_plan(const Problem& problem, const Plan& plan);
+  Built build_heuristic(const Problem& problem);
+  std::shared_ptr<PreparedPlan> prepared(const Problem& problem, Match match, std::string place,
+                                         std::shared_ptr<const Executable> executable);
+  std::shared_ptr<PreparedPlan> stored_answer(const Problem& problem, Status& why_not);
+  std::shared_ptr<PreparedPlan> in_background(const Problem& problem);
+  Result<std::shared_ptr<PreparedPlan>> reference(const Problem& problem, const Status& why);
+  void quarantine(const Problem& problem, const Plan& plan, const Status& status);
+  void record_miss(const std::shared_ptr<PreparedPlan>& plan);
+  void say(const std::vector<std::string>& notes);
+
+  Settings settings_;
+  Log log_;
+  Locations locations_;
+  std::shared_ptr<CodeStore> store_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Database> database_;
+  Env env_;
+  mutable Statistics statistics_;
+  std::atomic<std::shared_ptr<const LookupTable>> table_;
+  std::atomic<bool> said_no_compiler_{false};
+
+  std::mutex mutex_;  ///< guards the members below
+  /// By problem key and plan text. Loaded code stays loaded while the context lives.
+  std::map<std::pair<std::string, std::string>, std::shared_ptr<const Executable>> executables_;
+  struct PendingMiss {
+    std::weak_ptr<PreparedPlan> plan;
+    std::string problem;
+    std::uint64_t runs_recorded = 0;
+    bool recorded = false;
+  };
+  std::vector<PendingMiss> misses_;
+  std::size_t new_misses_ = 0;
+
+  BackgroundQueue background_;  ///< last: its thread uses all of the above
+};
+
+}  // namespace quarterturn

@@ -1,0 +1,62 @@
+#include "runtime/open_backend.hpp"
+
+#include <fmt/format.h>
+
+#include "runtime/cpu/backend.hpp"
+#include "runtime/cuda/backend.hpp"
+
+namespace quarterturn {
+namespace {
+
+Result<std::unique_ptr<Backend>> open_cpu(const Settings& settings,
+                                          std::shared_ptr<CodeStore> store) {
+  cpu::BackendOptions options;
+  options.threads = settings.count(Setting::threads);
+  options.target = settings.text(Setting::target);
+  options.compiler = settings.text(Setting::cxx);
+  options.jit = settings.text(Setting::no_jit) == "1" ? cpu::Jit::off : cpu::Jit::on;
+  options.dump = settings.text(Setting::dump);
+  options.worker = Worker(settings.text(Setting::worker));
+  options.limits = compile_limits(settings);
+  return cpu::open_backend(std::move(store), options);
+}
+
+Result<std::unique_ptr<Backend>> open_cuda(const Settings& settings,
+                                           std::shared_ptr<CodeStore> store) {
+  cuda::BackendOptions options;
+  options.ordinal = static_cast<std::int32_t>(settings.count(Setting::device));
+  options.nvrtc = settings.text(Setting::nvrtc);
+  options.dump = settings.text(Setting::dump);
+  options.worker = Worker(settings.text(Setting::worker));
+  options.limits = compile_limits(settings);
+  return cuda::open_backend(std::move(store), options);
+}
+
+}  // namespace
+
+WorkerLimits compile_limits(const Settings& settings) {
+  WorkerLimits out;
+  out.wall_seconds = settings.count(Setting::compile_seconds);
+  out.cpu_seconds = out.wall_seconds;
+  out.memory_bytes = settings.count(Setting::compile_memory_mib) << 20;
+  return out;
+}
+
+Result<std::unique_ptr<Backend>> open_backend(const Settings& settings,
+                                              std::shared_ptr<CodeStore> store) {
+  const auto& wanted = settings.text(Setting::backend);
+  if (wanted != "auto" && settings.lists(Setting::disable, wanted))
+    return Status(Code::not_supported,
+                  fmt::format("back end '{}' is asked for and disabled at once (QTURN_DISABLE)",
+                              wanted));
+  if (wanted == "hip")
+    return Status(Code::no_driver, "the HIP back end is not part of this version; use cpu or cuda");
+  if (wanted == "cuda") return open_cuda(settings, std::move(store));
+  if (wanted == "auto" && !settings.lists(Setting::disable, "cuda")) {
+    const auto devices = cuda::device_count();
+    if (devices.ok() && *devices > 0) return open_cuda(settings, std::move(store));
+  }
+  return open_cpu(settings, std::move(store));
+}
+
+}  // namespace quarterturn
