@@ -6,14 +6,10 @@
 #include <cmath>
 
 #include "generator/cpu/families.hpp"
-#include "generator/cpu/kernel_text.hpp"
-#include "templates/cpu/gemm_parts.h"
+#include "generator/cpu/tile.hpp"
 
 namespace quarterturn::cpu {
 namespace {
-
-constexpr std::int64_t kPanel = 16;
-constexpr std::int64_t kBlock = 32;
 
 class WeightOnly : public Family {
  public:
@@ -33,18 +29,14 @@ class WeightOnly : public Family {
 
   std::vector<Parameter> parameters(const Problem& p, const Target& t) const override {
     const auto isa = static_cast<Isa>(isas(t).front());
-    const auto up_to_m = [&p](std::vector<std::int64_t> rows, std::int64_t least) {
-      std::erase_if(rows, [&](std::int64_t r) { return r > least && r >= 2 * p.m.hi; });
-      return rows;
-    };
     std::vector<std::int64_t> tile_m{6, 8, 4, 2, 1}, tile_n{32, 48, 16};
     if (isa != Isa::avx512) tile_m = {2, 4, 1}, tile_n = {16, 32};
     return {
         {"isa", isas(t), ParameterStage::compile, "vector width: 512, 256 AVX2, 0 portable"},
-        {"tile_m", up_to_m(tile_m, 1), ParameterStage::compile,
+        {"tile_m", rows_up_to_m(tile_m, p, 1), ParameterStage::compile,
          "rows whose sums stay in registers"},
         {"tile_n", tile_n, ParameterStage::compile, "columns whose sums stay in registers"},
-        {"block_m", up_to_m({48, 96}, 48), ParameterStage::compile, "rows of a part"},
+        {"block_m", rows_up_to_m({48, 96}, p, 48), ParameterStage::compile, "rows of a part"},
         {"part_n", {96, 192, 48}, ParameterStage::compile, "columns of a part"},
         {"prefetch", {8, 0, 16}, ParameterStage::compile, "blocks of K to fetch ahead"},
     };
@@ -82,9 +74,7 @@ class WeightOnly : public Family {
   Launch launch(const Problem&, const Variant& v, const qt_args& args,
                 std::int64_t) const override {
     Launch out;
-    out.parts =
-        args.batch *
-        qt::cpu::GemmParts::of(args.m, args.n, v.value("block_m"), v.value("part_n")).per_entry();
+    out.parts = gemm_parts(v, args.batch, args.m, args.n);
     return out;
   }
 
@@ -99,7 +89,7 @@ class WeightOnly : public Family {
     const double rows = std::min(m, static_cast<double>(v.value("tile_m")));
     const double panels = static_cast<double>(v.value("tile_n")) / kPanel;
     return typical(p.batch) * typical(p.n) / kPanel * typical(p.k) / kBlock * width *
-           (16 * m + 32 * std::ceil(m / rows) + 16 * m / panels);
+           (16 * m + 32 * std::ceil(m / rows) + 16 * m / panels) * starved(p, v);
   }
 };
 

@@ -278,18 +278,10 @@ struct GemmPart {
   }
 };
 
+/// Multiplies part `d` of D; `a` starts at its first row.
 template <class Config>
-QT_CPU_NOINLINE void gemm_part(const Config& config, const qt_args* args, i64 part) {
-  const i64 m = config.m ? config.m : args->m;
-  const i64 n = config.n ? config.n : args->n;
-  const i64 k = config.k ? config.k : args->k;
-  const i64 padded = (k + config.k_unit - 1) / config.k_unit * config.k_unit;
-  const i64 blocks = padded / kBlock;
-  const PartOfD d = part_of_d(GemmParts::of(m, n, Config::block_m, Config::part_n), m, n, part);
-  const Int8Rows a = {
-      static_cast<const i8*>(args->a.data) + d.batch * args->a.batch_stride,
-      static_cast<const Int8Scale*>(args->a.scales) + d.batch * args->a.scale_batch_stride, padded,
-      blocks};
+QT_CPU_NOINLINE void multiply_part(const Config& config, const qt_args* args, const PartOfD& d,
+                                   i64 n, i64 blocks, const Int8Rows& a) {
   const GemmPart<Config> work = {
       config,
       args,
@@ -298,7 +290,7 @@ QT_CPU_NOINLINE void gemm_part(const Config& config, const qt_args* args, i64 pa
       d.rows,
       n,
       blocks,
-      Int8Rows::from(a, d.row, 0),
+      a,
       static_cast<const u8*>(args->b.data) + d.batch * args->b.batch_stride / 2,
       static_cast<const u8*>(args->b.scales) + d.batch * args->b.scale_batch_stride};
   constexpr i64 step = Config::tile_n / kPanelRows;
@@ -310,7 +302,17 @@ QT_CPU_NOINLINE void gemm_part(const Config& config, const qt_args* args, i64 pa
 template <class Config>
 QT_FN void gemm(const Config& config, const qt_args* args, i64 part) {
   const FloatMode mode;
-  gemm_part(config, args, part);
+  const i64 m = config.m ? config.m : args->m;
+  const i64 n = config.n ? config.n : args->n;
+  const i64 k = config.k ? config.k : args->k;
+  const i64 padded = (k + config.k_unit - 1) / config.k_unit * config.k_unit;
+  const i64 blocks = padded / kBlock;
+  const PartOfD d = part_of_d(GemmParts::of(m, n, Config::block_m, Config::part_n), m, n, part);
+  const Int8Rows a = {
+      static_cast<const i8*>(args->a.data) + d.batch * args->a.batch_stride,
+      static_cast<const Int8Scale*>(args->a.scales) + d.batch * args->a.scale_batch_stride, padded,
+      blocks};
+  multiply_part(config, args, d, n, blocks, Int8Rows::from(a, d.row, 0));
 }
 
 }  // namespace cpu

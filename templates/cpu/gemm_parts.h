@@ -29,6 +29,17 @@ constexpr PartOfD part_of_d(const GemmParts& parts, long long m, long long n, lo
           panel + parts.part_n / 16 < panels ? panel + parts.part_n / 16 : panels};
 }
 
+/// Room for the rows that a part quantises for itself.
+struct QuantizedRows {
+  long long code_bytes, scale_bytes;  // each a multiple of 64
+
+  static constexpr QuantizedRows of(long long m, long long blocks, long long block_m) {
+    const long long rows = m < block_m ? m : block_m;
+    return {(rows * blocks * 32 + 63) / 64 * 64, (rows * blocks * 8 + 63) / 64 * 64};
+  }
+  constexpr long long bytes() const { return code_bytes + scale_bytes; }
+};
+
 }  // namespace cpu
 }  // namespace qt
 
