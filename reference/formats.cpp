@@ -1,5 +1,6 @@
 #include "reference/formats.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -48,6 +49,10 @@ double e2m1_value(std::uint8_t code) {
 
 double e8m0_value(std::uint8_t byte) {
   return byte == 255 ? std::numeric_limits<double>::quiet_NaN() : std::ldexp(1.0, byte - 127);
+}
+
+std::uint8_t e8m0_byte(int exponent) {
+  return static_cast<std::uint8_t>(std::clamp(exponent + 127, 0, 254));
 }
 
 float bf16_value(std::uint16_t bits) {

@@ -13,6 +13,8 @@ double e2m1_value(std::uint8_t code);
 
 /// 2^(byte - 127); NaN for 255.
 double e8m0_value(std::uint8_t byte);
+/// The byte of 2^exponent, clamped to the finite bytes 0..254.
+std::uint8_t e8m0_byte(int exponent);
 
 float bf16_value(std::uint16_t bits);
 float f16_value(std::uint16_t bits);

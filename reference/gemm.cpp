@@ -32,9 +32,10 @@ std::vector<double> values(const Quantized& q, std::int64_t row) {
 
 Product dot(const std::vector<double>& a, const std::vector<double>& b, std::int64_t row,
             std::int64_t column, const GemmSpec& spec) {
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+  if (a.size() != b.size()) return {nan, nan};
   double sum = 0, magnitude = 0;
-  const std::size_t length = std::min(a.size(), b.size());
-  for (std::size_t i = 0; i < length; ++i) {
+  for (std::size_t i = 0; i < a.size(); ++i) {
     const double product = a[i] * b[i];
     sum += product;
     magnitude += std::fabs(product);

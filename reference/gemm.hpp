@@ -21,7 +21,7 @@ struct GemmSpec {
   const float* bias = nullptr;  ///< [n]
 };
 
-/// One output of two quantised operands with the same padded K.
+/// One output of two quantised operands. NaN where their padded K differ.
 Product gemm_at(const Quantized& a, const Quantized& b, std::int64_t row, std::int64_t column,
                 const GemmSpec& spec = {});
 

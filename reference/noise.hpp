@@ -18,7 +18,7 @@ bool is_stochastic(Rounding rounding);
 struct NoiseKey {
   std::uint64_t seed = 0;
   std::uint32_t stream = 0;
-  std::uint32_t operand = 0;     ///< 0 = A, 1 = B
+  std::uint32_t operand = 0;     ///< 0..3; 0 = A, 1 = B
   std::uint32_t transposed = 0;  ///< 1 for the column-wise copy
 };
 

@@ -1,11 +1,18 @@
 #include "reference/quantize.hpp"
 
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <limits>
 
+#include "reference/formats.hpp"
+
 namespace quarterturn::reference {
 namespace {
+
+// Every float operation below is one rounding only where float is not evaluated in a wider type;
+// the build turns contraction off.
+static_assert(FLT_EVAL_METHOD == 0);
 
 constexpr std::int64_t kBlock = 32;
 
@@ -30,10 +37,6 @@ int ceil_log2(double x) {
   return std::ldexp(1.0, floor) == x ? floor : floor + 1;
 }
 
-std::uint8_t byte_of_exponent(int exponent) {
-  return static_cast<std::uint8_t>(std::clamp(exponent + 127, 0, 254));
-}
-
 int rceil_exponent(double amax) {
   // The least s with amax <= 6 * 2^s, found by trying: no division is rounded.
   int s = floor_log2(amax) - 3;
@@ -44,8 +47,7 @@ int rceil_exponent(double amax) {
 // Adjacent pairs, then pairs of pairs: 32 floats to their sum, each addition rounded to float.
 float tree_sum(std::array<float, kBlock> values) {
   for (std::size_t count = kBlock / 2; count > 0; count /= 2)
-    for (std::size_t i = 0; i < count; ++i)
-      values[i] = static_cast<float>(values[2 * i] + values[2 * i + 1]);
+    for (std::size_t i = 0; i < count; ++i) values[i] = values[2 * i] + values[2 * i + 1];
   return values[0];
 }
 
@@ -55,21 +57,20 @@ std::uint8_t quest_byte(std::span<const float> block, bool epsilon) {
   constexpr float inverse = 1.0f / 32.0f;
   const float mean = tree_sum(values) * inverse;
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const volatile float difference = values[i] - mean;
-    const volatile float square = difference * difference;
-    squares[i] = square;
+    const float difference = values[i] - mean;
+    squares[i] = difference * difference;
   }
   const float deviation = std::sqrt(tree_sum(squares) * inverse);
-  volatile float threshold = deviation * static_cast<float>(2.92247856 / 6.0);
-  if (epsilon) threshold = threshold + 1e-8f;
-  const double t = threshold;
+  float t = deviation * static_cast<float>(2.92247856 / 6.0);
+  if (epsilon) t += 1e-8f;
   if (t == 0) return 0;
+  // Sums of finite values may overflow, to Inf or to the NaN of Inf - Inf.
   if (!std::isfinite(t)) return 254;
-  return byte_of_exponent(floor_log2(t));
+  return e8m0_byte(floor_log2(t));
 }
 
 std::uint8_t search_byte(std::span<const float> block, double amax) {
-  const int base = byte_of_exponent(rceil_exponent(amax)) - 127;
+  const int base = e8m0_byte(rceil_exponent(amax)) - 127;
   std::uint8_t best = 0;
   float least = std::numeric_limits<float>::infinity();
   for (int candidate = base - 1; candidate <= base + 1; ++candidate) {
@@ -78,13 +79,10 @@ std::uint8_t search_byte(std::span<const float> block, double amax) {
     for (std::size_t i = 0; i < squares.size(); ++i) {
       const auto code =
           encode(std::ldexp(static_cast<double>(block[i]), -candidate), Rounding::rne, 0);
-      const double sign = (code & 8) != 0 ? -1 : 1;
-      constexpr double magnitudes[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
-      const auto q = static_cast<float>(sign * std::ldexp(magnitudes[code % 8], candidate - base));
+      const auto q = static_cast<float>(std::ldexp(e2m1_value(code), candidate - base));
       const auto x = static_cast<float>(std::ldexp(static_cast<double>(block[i]), -base));
-      const volatile float error = q - x;
-      const volatile float square = error * error;
-      squares[i] = square;
+      const float error = q - x;
+      squares[i] = error * error;
     }
     const float sum = tree_sum(squares);
     if (sum <= least) {
@@ -110,10 +108,7 @@ void encode_block(std::span<const float> block, std::uint8_t byte, const Quantiz
                   std::uint64_t at, std::uint8_t* codes) {
   for (std::size_t i = 0; i < block.size(); ++i) {
     float value = block[i];
-    if (spec.rule == ScaleRule::ts34) {
-      const volatile float scaled = value * 0.75f;
-      value = scaled;
-    }
+    if (spec.rule == ScaleRule::ts34) value *= 0.75f;
     const double on_grid = std::ldexp(static_cast<double>(value), 127 - byte);
     const std::uint8_t code =
         encode(on_grid, spec.rounding, draw(spec.rounding, spec.noise, at + i));
@@ -133,11 +128,31 @@ std::uint8_t Quantized::scale(std::int64_t row, std::int64_t column) const {
 }
 
 double Quantized::value(std::int64_t row, std::int64_t column) const {
-  const auto byte = scale(row, column);
-  if (byte == 255) return std::numeric_limits<double>::quiet_NaN();
-  constexpr double magnitudes[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
-  const auto c = code(row, column);
-  return std::ldexp((c & 8) != 0 ? -magnitudes[c % 8] : magnitudes[c], byte - 127);
+  return e2m1_value(code(row, column)) * e8m0_value(scale(row, column));
+}
+
+std::vector<double> dequantize(const Quantized& q) {
+  std::vector<double> out;
+  out.reserve(static_cast<std::size_t>(q.rows * q.k));
+  for (std::int64_t i = 0; i < q.rows; ++i)
+    for (std::int64_t j = 0; j < q.k; ++j) out.push_back(q.value(i, j));
+  return out;
+}
+
+std::string_view refusal(const QuantizeSpec& spec) {
+  constexpr int rotations[] = {0, 16, 32, 64, 128, 256};
+  if (std::find(std::begin(rotations), std::end(rotations), spec.rotation) == std::end(rotations))
+    return "a rotation is 0, 16, 32, 64, 128 or 256";
+  if (spec.block == ScaleBlock::b1x32) return "";
+  if (spec.rotation != 0) return "32x32 scales need an unrotated operand: its transpose must agree";
+  if (spec.rule == ScaleRule::ts34 || spec.rule == ScaleRule::quest ||
+      spec.rule == ScaleRule::quest_qutlass || spec.rule == ScaleRule::search)
+    return "32x32 scales are by floor, even, rceil or ceil";
+  return "";
+}
+
+bool clips(ScaleRule rule) {
+  return rule != ScaleRule::rceil && rule != ScaleRule::ceil && rule != ScaleRule::ts34;
 }
 
 std::int64_t padded_length(std::int64_t k, int rotation) {
@@ -172,20 +187,16 @@ std::uint8_t scale_byte(std::span<const float> block, ScaleRule rule) {
   switch (rule) {
     case ScaleRule::floor:
     case ScaleRule::ts34:
-      return byte_of_exponent(floor_log2(amax) - 2);
+      return e8m0_byte(floor_log2(amax) - 2);
     case ScaleRule::even: {
-      // A mantissa of 1.75 or more counts as the next power of two. Below the normal range the
-      // mantissa has no hidden bit: the contract's bit rule then rounds at the same bit, which is
-      // 2^-126 * 1.75.
-      const bool normal = amax >= std::ldexp(1.0, -126);
-      if (!normal) return 0;
+      // Subnormal magnitudes have byte 0 whichever way they round.
       const int e = floor_log2(amax);
-      return byte_of_exponent((amax >= std::ldexp(1.75, e) ? e + 1 : e) - 2);
+      return e8m0_byte((amax >= std::ldexp(1.75, e) ? e + 1 : e) - 2);
     }
     case ScaleRule::rceil:
-      return byte_of_exponent(rceil_exponent(amax));
+      return e8m0_byte(rceil_exponent(amax));
     case ScaleRule::ceil:
-      return byte_of_exponent(ceil_log2(amax) - 2);
+      return e8m0_byte(ceil_log2(amax) - 2);
     case ScaleRule::quest:
       return quest_byte(block, false);
     case ScaleRule::quest_qutlass:
@@ -197,13 +208,12 @@ std::uint8_t scale_byte(std::span<const float> block, ScaleRule rule) {
 }
 
 std::uint8_t encode(double scaled, Rounding rounding, std::uint32_t draw) {
-  constexpr double magnitudes[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
   const std::uint8_t sign = std::signbit(scaled) ? 8 : 0;
   const double a = std::fabs(scaled);
   if (!(a < 6)) return static_cast<std::uint8_t>(sign | 7);
   std::uint8_t low = 0;
-  while (low < 6 && magnitudes[low + 1] <= a) ++low;
-  const double below = magnitudes[low], above = magnitudes[low + 1];
+  while (low < 6 && kMagnitudes[low + 1] <= a) ++low;
+  const double below = kMagnitudes[low], above = kMagnitudes[low + 1];
   const double fraction = (a - below) / (above - below);  // exact: the step is a power of two
   bool up = false;
   switch (rounding) {
@@ -228,6 +238,7 @@ std::uint8_t encode(double scaled, Rounding rounding, std::uint32_t draw) {
 Quantized quantize(const float* x, std::int64_t rows, std::int64_t k, std::int64_t ld,
                    const QuantizeSpec& spec) {
   Quantized out;
+  if (!refusal(spec).empty()) return out;
   out.rows = rows;
   out.k = padded_length(k, spec.rotation);
   out.codes.assign(static_cast<std::size_t>(rows * out.k / 2), 0);
@@ -236,7 +247,7 @@ Quantized quantize(const float* x, std::int64_t rows, std::int64_t k, std::int64
   const std::int64_t blocks = out.k / kBlock;
   std::vector<float> rotated(static_cast<std::size_t>(rows * out.k), 0.0f);
   for (std::int64_t i = 0; i < rows; ++i) {
-    const std::span row(rotated.data() + i * out.k, static_cast<std::size_t>(out.k));
+    const std::span<float> row(rotated.data() + i * out.k, static_cast<std::size_t>(out.k));
     std::copy(x + i * ld, x + i * ld + k, row.begin());
     rotate_row(row, spec);
   }

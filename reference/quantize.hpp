@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "reference/noise.hpp"
@@ -42,13 +43,23 @@ struct Quantized {
   double value(std::int64_t row, std::int64_t column) const;
 };
 
+/// All values, row-major [rows, k].
+std::vector<double> dequantize(const Quantized& q);
+
+/// Why the contract has no such quantisation; empty where it has.
+std::string_view refusal(const QuantizeSpec& spec);
+
+/// Whether the rule may leave values beyond 6 on the grid, which biases stochastic rounding.
+bool clips(ScaleRule rule);
+
 /// The length to which K is padded: a multiple of 32 and of the rotation.
 std::int64_t padded_length(std::int64_t k, int rotation);
 
-/// Signs and rotation of one segment of `max(1, rotation)` values, in place.
+/// Signs and rotation of one segment of `rotation` values (16 or more), in place.
 void rotate_segment(std::span<float> segment, const QuantizeSpec& spec);
 
-/// Signs and rotation of a whole row whose length is a multiple of the rotation.
+/// Signs and rotation of a whole row whose length is a multiple of the rotation. A rotation of 0
+/// leaves the row, and so flips no signs.
 void rotate_row(std::span<float> row, const QuantizeSpec& spec);
 
 /// The scale byte of a finite, non-zero block of 32 rotated values.
@@ -57,7 +68,8 @@ std::uint8_t scale_byte(std::span<const float> block, ScaleRule rule);
 /// The code of value / scale (a double that holds it exactly), with a draw out of 2^22.
 std::uint8_t encode(double scaled, Rounding rounding, std::uint32_t draw);
 
-/// Quantises X [rows, k], row i at x + i * ld, along k.
+/// Quantises X [rows, k], row i at x + i * ld, along k. An operand without rows where refusal() has
+/// a reason.
 Quantized quantize(const float* x, std::int64_t rows, std::int64_t k, std::int64_t ld,
                    const QuantizeSpec& spec);
 
