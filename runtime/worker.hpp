@@ -48,8 +48,9 @@ struct WorkerReport {
 /// the limits instead, and this process watches the clock.
 class Worker {
  public:
+  Worker() : Worker(std::string()) {}
   /// `path`: quarterturn-worker; empty = find it beside the library.
-  explicit Worker(std::string path = {});
+  explicit Worker(std::string path);
 
   /// The worker program in use; empty when /bin/sh stands in.
   const std::string& path() const { return path_; }

@@ -1,0 +1,198 @@
+#include "runtime/executable.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "reference/gemm.hpp"
+#include "runtime/operand.hpp"
+#include "tests/runtime/cpu_device.hpp"
+
+using namespace quarterturn;
+using test::Aligned;
+using test::cpu_device;
+using test::normal_values;
+
+namespace {
+
+Problem product(Role role, Extent m, Extent n, Extent k) {
+  Problem p;
+  p.op = Op::hadamard_gemm;
+  p.role = role;
+  p.m = m;
+  p.n = n;
+  p.k = k;
+  p.a_type = p.b_type = p.d_type = DType::f32;
+  p.rotation = 32;
+  if (role == Role::dgrad) p.b_major = Major::rows;
+  if (role == Role::wgrad) p.a_major = p.b_major = Major::rows;
+  return p;
+}
+
+struct Inputs {
+  std::vector<float> a, b;
+};
+
+// A [m, k] and B [n, k] as the problem stores them.
+qt_args arguments(const Problem& p, const Inputs& in, std::vector<float>& d, std::int64_t m,
+                  std::int64_t n, std::int64_t k) {
+  qt_args args{};
+  args.m = m;
+  args.n = n;
+  args.k = k;
+  args.batch = 1;
+  const auto stored = [&](Major major, std::int64_t rows, const std::vector<float>& values) {
+    auto* data = const_cast<float*>(values.data());
+    return major == Major::k ? dense_matrix(rows, k, data) : dense_matrix(k, rows, data);
+  };
+  args.a = stored(p.a_major, m, in.a);
+  args.b = stored(p.b_major, n, in.b);
+  args.d = dense_matrix(m, n, d.data());
+  args.alpha = 1;
+  return args;
+}
+
+std::vector<float> run(const Executable& executable, qt_args args, std::vector<float>& d) {
+  Aligned workspace(executable.workspace_bytes());
+  std::memset(workspace.get(), 0xff, static_cast<std::size_t>(executable.workspace_bytes()));
+  args.workspace = workspace.get();
+  args.workspace_bytes = executable.workspace_bytes();
+  const auto status = executable.run(args, nullptr);
+  REQUIRE_MESSAGE(status.ok(), status.message());
+  return d;
+}
+
+std::vector<reference::Product> oracle(const Problem& p, const Inputs& in, std::int64_t m,
+                                       std::int64_t n, std::int64_t k) {
+  reference::QuantizeSpec spec;
+  spec.rotation = p.rotation;
+  spec.rule = static_cast<reference::ScaleRule>(p.scale_rule);
+  const auto quantized = [&](Major major, const std::vector<float>& x, std::int64_t rows) {
+    return major == Major::k ? reference::quantize(x.data(), rows, k, k, spec)
+                             : reference::quantize_columns(x.data(), k, rows, rows, spec);
+  };
+  reference::GemmSpec gemm;
+  if (p.scale_rule == ScaleRule::ts34) gemm.alpha = 16.0 / 9.0;
+  return reference::gemm(quantized(p.a_major, in.a, m), quantized(p.b_major, in.b, n), gemm);
+}
+
+void check_close(const std::vector<float>& d, const std::vector<reference::Product>& want,
+                 std::int64_t k) {
+  REQUIRE(d.size() == want.size());
+  // Exact block sums added in binary32: at most one rounding a block, and the epilogue's.
+  const double unit = std::ldexp(1.0, -24) * static_cast<double>(k / 32 + 4);
+  std::size_t bad = 0;
+  for (std::size_t i = 0; i < d.size(); ++i)
+    bad += !(std::abs(static_cast<double>(d[i]) - want[i].value) <= unit * want[i].magnitude);
+  CHECK(bad == 0);
+}
+
+std::shared_ptr<const Executable> compiled(Backend& backend, const Problem& p) {
+  const auto plan = default_plan(p, backend.device().target);
+  REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+  auto executable = Executable::build(backend, p, *plan);
+  REQUIRE_MESSAGE(executable.ok(), executable.status().message());
+  return *executable;
+}
+
+std::shared_ptr<const Executable> prebuilt(Backend& backend, const Problem& p) {
+  auto executable = Executable::prebuilt(backend, p);
+  REQUIRE_MESSAGE(executable.ok(), executable.status().message());
+  return *executable;
+}
+
+}  // namespace
+
+TEST_CASE("executable.compiled and prebuilt plans solve every role, and agree bit for bit") {
+  const auto backend = cpu_device();
+  for (const auto role : {Role::fprop, Role::dgrad, Role::wgrad}) {
+    const std::int64_t m = 37, n = 48, k = role == Role::wgrad ? 70 : 96;
+    const Extent tokens{0, 128};
+    const auto p = product(role, role == Role::wgrad ? Extent::exactly(m) : tokens,
+                           Extent::exactly(n), role == Role::wgrad ? tokens : Extent::exactly(k));
+    REQUIRE(validate(p).ok());
+    const Inputs in{normal_values(m * k, 1), normal_values(n * k, 2)};
+    std::vector<float> d(static_cast<std::size_t>(m * n), std::nanf(""));
+    const auto args = arguments(p, in, d, m, n, k);
+    const auto fast = run(*compiled(*backend, p), args, d);
+    check_close(fast, oracle(p, in, m, n, k), k);
+    std::fill(d.begin(), d.end(), std::nanf(""));
+    const auto slow = run(*prebuilt(*backend, p), args, d);
+    CHECK(std::memcmp(fast.data(), slow.data(), fast.size() * 4) == 0);
+  }
+}
+
+TEST_CASE("executable.one Wgrad plan takes any number of tokens, none included") {
+  const auto backend = cpu_device();
+  const std::int64_t m = 32, n = 20;
+  const auto p = product(Role::wgrad, Extent::exactly(m), Extent::exactly(n), {0, 8192});
+  const auto executable = compiled(*backend, p);
+  for (const std::int64_t tokens : {0, 1, 31, 33, 8191}) {
+    const Inputs in{normal_values(m * tokens, 3), normal_values(n * tokens, 4)};
+    std::vector<float> d(static_cast<std::size_t>(m * n), std::nanf(""));
+    run(*executable, arguments(p, in, d, m, n, tokens), d);
+    check_close(d, oracle(p, in, m, n, tokens), tokens);
+    if (tokens == 0) CHECK(d == std::vector<float>(d.size(), 0.0f));
+  }
+}
+
+TEST_CASE("executable.nothing to do is done") {
+  const auto backend = cpu_device();
+  const auto p = product(Role::fprop, {0, 64}, Extent::exactly(32), Extent::exactly(64));
+  qt_args args{};
+  args.n = 32;
+  args.k = 64;
+  args.batch = 1;
+  CHECK(compiled(*backend, p)->run(args, nullptr).ok());
+}
+
+TEST_CASE("executable.TS34 is taken out of the product once") {
+  const auto backend = cpu_device();
+  auto p = product(Role::fprop, Extent::exactly(16), Extent::exactly(16), Extent::exactly(64));
+  p.scale_rule = ScaleRule::ts34;
+  const Inputs in{normal_values(16 * 64, 5), normal_values(16 * 64, 6)};
+  std::vector<float> d(256);
+  run(*compiled(*backend, p), arguments(p, in, d, 16, 16, 64), d);
+  check_close(d, oracle(p, in, 16, 16, 64), 64);
+}
+
+TEST_CASE("executable.code is found the second time, by another back end too") {
+  const auto p = product(Role::fprop, {0, 48}, Extent::exactly(16), Extent::exactly(32));
+  const auto first = compiled(*cpu_device(), p);
+  for (const auto& binary : first->binaries()) CHECK(binary.path.size() > 0);
+  const auto second = compiled(*cpu_device(), p);
+  for (const auto& binary : second->binaries()) CHECK(binary.cached);
+  // Without a compiler, too: what any compiler made of this source serves.
+  cpu::BackendOptions no_jit;
+  no_jit.jit = cpu::Jit::off;
+  const auto third = compiled(*cpu_device(no_jit), p);
+  for (const auto& binary : third->binaries()) CHECK(binary.cached);
+  auto other = p;
+  other.n = Extent::exactly(64);
+  const auto backend = cpu_device(no_jit);
+  const auto missing =
+      Executable::build(*backend, other, *default_plan(other, backend->device().target));
+  CHECK(missing.status().code() == Code::no_compiler);
+}
+
+TEST_CASE("executable.a narrower target than the machine's") {
+  cpu::BackendOptions options;
+  options.target = cpu::open_backend(test::shared_store(), {}).value()->prebuilt_target().key();
+  const auto backend = cpu_device(options);
+  const auto p = product(Role::fprop, {0, 40}, Extent::exactly(16), Extent::exactly(32));
+  const Inputs in{normal_values(8 * 32, 7), normal_values(16 * 32, 8)};
+  std::vector<float> d(8 * 16);
+  run(*compiled(*backend, p), arguments(p, in, d, 8, 16, 32), d);
+  check_close(d, oracle(p, in, 8, 16, 32), 32);
+  options.target = "x86-64-v4:made_up_feature";
+  CHECK(cpu::open_backend(test::shared_store(), options).status().code() == Code::not_supported);
+}
+
+TEST_CASE("executable.plans that do not fit are refused with the reason") {
+  const auto backend = cpu_device();
+  const auto p = product(Role::fprop, {0, 64}, Extent::exactly(32), Extent::exactly(64));
+  const auto plan = parse_plan("gemm=cpu_gemm/1{tile_m=5}");
+  REQUIRE(plan.ok());
+  CHECK_FALSE(Executable::build(*backend, p, *plan).ok());
+}
