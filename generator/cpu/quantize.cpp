@@ -6,6 +6,7 @@
 
 #include "generator/cpu/families.hpp"
 #include "generator/cpu/kernel_text.hpp"
+#include "generator/cpu/lane_text.hpp"
 #include "templates/cpu/quantize_parts.h"
 
 namespace quarterturn::cpu {
@@ -64,6 +65,8 @@ class Quantize : public Family {
           fmt::format("qt::{}::{}{}", type, type == "cpu::ScaleBlock" ? "b" : "", name_of(value)),
           comment);
     };
+    const auto isa = static_cast<Isa>(v.value("isa"));
+    text.alias("Isa", lanes_type(isa), "blocks side by side in registers");
     text.dimension("m", p.m);
     text.dimension("k", p.k);
     named("cpu::DType", "a_type", p.a_type, "elements of X");
@@ -76,7 +79,8 @@ class Quantize : public Family {
     named("Rounding", "rounding", p.a_rounding, "to E2M1");
     text.integer("tile_m", v.value("tile_m"), "rows of X in a part");
     text.integer("tile_k", v.value("tile_k"), "columns of X in a part");
-    return text.source(p, t, v, {"args.h", "cpu/quantize.h"}, "qt::cpu::quantize");
+    return text.source(p, t, v, {"args.h", std::string(lanes_text(isa)), "cpu/quantize.h"},
+                       "qt::cpu::quantize");
   }
 
   Launch launch(const Problem& p, const Variant& v, const qt_args& args,

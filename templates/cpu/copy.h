@@ -114,6 +114,13 @@ struct Copy {
   i64 row0, k0, k_global;  // this call's place in the whole copy, for the noise
 };
 
+/// Rows and blocks of a copy.
+struct CopyRange {
+  i64 row, row_end, block, block_end;
+};
+
+QT_FN i64 lesser(i64 a, i64 b) { return a < b ? a : b; }
+
 QT_FN float load(const Copy& copy, i64 row, i64 k) {
   if (row >= copy.rows || k >= copy.k) return 0.0f;
   return load_element(copy.source, row * copy.row_step + k * copy.k_step, copy.type);

@@ -6,13 +6,15 @@
 #include "args.h"
 #include "cpu/primitives_float_mode.h"
 #include "cpu/quantize_parts.h"
-#include "cpu/quantize_scalar.h"
+#include "cpu/quantize_sources.h"
 
 namespace qt {
 namespace cpu {
 
 /// What an emitted Config states as constants, as ordinary members: one kernel for every mode.
+template <class IsaType>
 struct QuantizeConfig {
+  using Isa = IsaType;
   i64 m = 0, k = 0;  // 0: given at run time
   DType a_type = DType::bf16;
   Copies copies = Copies::rows;
@@ -25,19 +27,51 @@ struct QuantizeConfig {
   int tile_m = 32, tile_k = 4096;  // X's share of one part
 };
 
-/// Rows and blocks of a copy.
-struct CopyRange {
-  i64 row, row_end, block, block_end;
-};
+/// Whether vectors do this mode; the scalar text does every mode.
+template <class Config>
+QT_FN bool in_lanes(const Config& config) {
+  return config.scale_block == ScaleBlock::b1x32 && is_amax_rule(config.scale_rule) &&
+         (config.rounding == Rounding::rne || config.rounding == Rounding::sr16);
+}
+
+template <int g, class Config>
+QT_FN void quantize_lanes(const Config& config, const Copy& copy, const SignMask& mask,
+                          const CopyRange& range) {
+  using Isa = typename Config::Isa;
+  const SignFlips flips = sign_flips(mask, config.signs == Signs::none ? 0 : g);
+  if (copy.k_step == 1 && config.d_layout == Layout::panel16)
+    quantize_panels<Isa, g>(config, copy, mask, flips, range);
+  else if (copy.k_step == 1)
+    quantize_across<Isa, g>(config, copy, mask, flips, range);
+  else
+    quantize_along<Isa, g>(config, copy, mask, flips, range);
+}
 
 template <class Config>
 QT_FN void quantize_range(const Config& config, const Copy& copy, const SignMask& mask,
                           const CopyRange& range) {
+  if (range.row >= range.row_end || range.block >= range.block_end) return;
   if (config.scale_block == ScaleBlock::b32x32) {
     for (i64 row = range.row; row < range.row_end; row += kBlock)
       for (i64 block = range.block; block < range.block_end; ++block)
         quantize_square(config, copy, row, block);
     return;
+  }
+  if (in_lanes(config)) {
+    switch (config.rotation) {
+      case 16:
+        return quantize_lanes<16>(config, copy, mask, range);
+      case 32:
+        return quantize_lanes<32>(config, copy, mask, range);
+      case 64:
+        return quantize_lanes<64>(config, copy, mask, range);
+      case 128:
+        return quantize_lanes<128>(config, copy, mask, range);
+      case 256:
+        return quantize_lanes<256>(config, copy, mask, range);
+      default:
+        return quantize_lanes<0>(config, copy, mask, range);
+    }
   }
   const i64 step = segment_size(config.rotation) / kBlock;
   for (i64 row = range.row; row < range.row_end; ++row)
@@ -82,8 +116,6 @@ QT_FN Copy column_copy(const Config& config, const qt_args* args, i64 batch, i64
       alone ? args->k0 : args->row0,
       alone && args->k_global > 0 ? args->k_global : m};
 }
-
-QT_FN i64 lesser(i64 a, i64 b) { return a < b ? a : b; }
 
 /// Parts: batch entries, in each of them tiles of X, along k first.
 template <class Config>

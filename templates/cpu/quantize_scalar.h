@@ -5,9 +5,22 @@
 
 #include "cpu/copy.h"
 #include "cpu/modes.h"
+#include "cpu/primitives_portable.h"
 
 namespace qt {
 namespace cpu {
+
+/// One block of rotated values, to memory.
+template <class Config>
+QT_CPU_NOINLINE void finish_block(const Config& config, const Copy& copy, i64 row, i64 block,
+                                  const float (&x)[kBlock]) {
+  const u32 amax = amax_bits(x);
+  PackedBlock out;
+  out.byte = block_byte(config, x, amax);
+  block_codes(config, x, amax, out.byte, copy.noise, noise_position(copy, row, block * kBlock),
+              out.codes);
+  store_block(copy.to, row, block, out);
+}
 
 template <int g, class Config>
 QT_FN void quantize_segment_as(const Config& config, const Copy& copy, const SignMask& mask,
@@ -19,20 +32,14 @@ QT_FN void quantize_segment_as(const Config& config, const Copy& copy, const Sig
   for (int b = 0; b < n / kBlock; ++b) {
     float y[kBlock];
     for (int j = 0; j < kBlock; ++j) y[j] = x[b * kBlock + j];
-    const i64 block = segment * (n / kBlock) + b;
-    const u32 amax = amax_bits(y);
-    PackedBlock out;
-    out.byte = block_byte(config, y, amax);
-    block_codes(config, y, amax, out.byte, copy.noise, noise_position(copy, row, block * kBlock),
-                out.codes);
-    store_block(copy.to, row, block, out);
+    finish_block(config, copy, row, segment * (n / kBlock) + b, y);
   }
 }
 
 /// Segment `segment`, of max(32, g) elements, of a row; rows beyond the operand are zeros.
 template <class Config>
-QT_FN void quantize_segment(const Config& config, const Copy& copy, const SignMask& mask, i64 row,
-                            i64 segment) {
+QT_CPU_NOINLINE void quantize_segment(const Config& config, const Copy& copy, const SignMask& mask,
+                                      i64 row, i64 segment) {
   switch (config.rotation) {
     case 16:
       return quantize_segment_as<16>(config, copy, mask, row, segment);
@@ -51,7 +58,7 @@ QT_FN void quantize_segment(const Config& config, const Copy& copy, const SignMa
 
 /// The 32x32 tile from `row` and block `block` on: one byte for the tile, stored for each row.
 template <class Config>
-QT_FN void quantize_square(const Config& config, const Copy& copy, i64 row, i64 block) {
+QT_CPU_NOINLINE void quantize_square(const Config& config, const Copy& copy, i64 row, i64 block) {
   float x[kBlock][kBlock];
   u32 amax = 0;
   for (int i = 0; i < kBlock; ++i) {

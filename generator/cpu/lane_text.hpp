@@ -1,0 +1,24 @@
+// The vectors of MX blocks that quantising kernels compute in: their names in kernel text.
+#pragma once
+
+#include <string_view>
+
+#include "generator/cpu/kernel_text.hpp"
+
+namespace quarterturn::cpu {
+
+/// "qt::cpu::Avx512Lanes"
+constexpr std::string_view lanes_type(Isa isa) {
+  return isa == Isa::avx512 ? "qt::cpu::Avx512Lanes"
+         : isa == Isa::avx2 ? "qt::cpu::Avx2Lanes"
+                            : "qt::cpu::PortableLanes";
+}
+
+/// The text that defines it.
+constexpr std::string_view lanes_text(Isa isa) {
+  return isa == Isa::avx512 ? "cpu/primitives_lanes_avx512.h"
+         : isa == Isa::avx2 ? "cpu/primitives_lanes_avx2.h"
+                            : "cpu/primitives_lanes.h";
+}
+
+}  // namespace quarterturn::cpu
