@@ -2,6 +2,6 @@
 
 namespace quarterturn::cpu {
 
-std::vector<const Family*> families() { return {&gemm(), &weight_only(), &quantize()}; }
+std::vector<const Family*> families() { return {&gemm(), &weight_only(), &hadamard_gemm(), &quantize()}; }
 
 }  // namespace quarterturn::cpu

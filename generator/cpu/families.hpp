@@ -9,6 +9,7 @@ namespace quarterturn::cpu {
 
 const Family& gemm();
 const Family& weight_only();
+const Family& hadamard_gemm();
 const Family& quantize();
 
 std::vector<const Family*> families();

@@ -65,6 +65,15 @@ struct Operand {
         scale(r, b) = static_cast<std::uint8_t>(byte(random));
     }
   }
+  /// As the oracle quantised it.
+  explicit Operand(const reference::Quantized& x)
+      : rows(x.rows),
+        blocks(x.k / 32),
+        codes(static_cast<std::size_t>(x.rows * x.k)),
+        bytes(x.scales) {
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t i = 0; i < x.k; ++i) code(r, i) = x.code(r, i);
+  }
   std::uint8_t& code(std::int64_t row, std::int64_t k) {
     return codes[static_cast<std::size_t>(row * blocks * 32 + k)];
   }
