@@ -12,8 +12,8 @@
 
 namespace quarterturn {
 
-/// The thread starts with the first job. Destruction drops jobs that have not begun and waits for the
-/// one that has; in a forked child it does neither, as the thread is not there.
+/// The thread starts with the first job. Destruction drops jobs that have not begun and waits for
+/// the one that has; in a forked child it does neither, as the thread is not there.
 class BackgroundQueue {
  public:
   BackgroundQueue();

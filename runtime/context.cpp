@@ -12,7 +12,8 @@ namespace quarterturn {
 namespace {
 
 constexpr std::size_t kMissBatch = 16;
-constexpr std::size_t kHeuristicTries = 4;  ///< plans, the default first, before the reference kernel
+constexpr std::size_t kHeuristicTries =
+    4;  ///< plans, the default first, before the reference kernel
 
 LogLevel level_of(const Settings& settings, LogLevel fallback) {
   const auto& text = settings.text(Setting::log);
@@ -34,7 +35,8 @@ Env env_of(const DeviceInfo& device) {
   return env;
 }
 
-// What is wrong with the plan itself, and would be wrong again; not a full disk or a missing compiler.
+// What is wrong with the plan itself, and would be wrong again; not a full disk or a missing
+// compiler.
 bool is_the_plans_fault(Code code) {
   return code == Code::compile_failed || code == Code::compile_timeout || code == Code::rejected ||
          code == Code::launch_failed;
@@ -148,16 +150,15 @@ void Context::quarantine(const Problem& problem, const Plan& plan, const Status&
   entry.detail = status.message();
   const auto stored = database_->add_quarantine(entry);
   log_(LogLevel::warning, "plan {} is put in quarantine for {}: {}{}", entry.subject, entry.problem,
-       status.message(),
-       stored.ok() ? "" : fmt::format(" (not remembered: {})", stored.message()));
+       status.message(), stored.ok() ? "" : fmt::format(" (not remembered: {})", stored.message()));
 }
 
 Context::Built Context::try_plan(const Problem& problem, const Plan& plan) {
   const auto held = database_->quarantine_of(plan, problem.key(), env_);
   if (held.ok() && held->has_value())
-    return Status(Code::quarantined, fmt::format("plan {} is in quarantine ({}): {}", plan.text(),
-                                                 quarantine_reason_name((*held)->reason),
-                                                 (*held)->detail));
+    return Status(Code::quarantined,
+                  fmt::format("plan {} is in quarantine ({}): {}", plan.text(),
+                              quarantine_reason_name((*held)->reason), (*held)->detail));
   auto built = build(problem, plan);
   if (!built.ok() && is_the_plans_fault(built.status().code()))
     quarantine(problem, plan, built.status());
@@ -197,8 +198,7 @@ Context::Built Context::build_heuristic(const Problem& problem) {
     if (built.ok()) return built;
     if (first.ok()) first = built.status();
     // Without a compiler every plan fails alike, unless its code is stored.
-    if (!is_the_plans_fault(built.status().code()) &&
-        built.status().code() != Code::quarantined)
+    if (!is_the_plans_fault(built.status().code()) && built.status().code() != Code::quarantined)
       break;
   }
   if (first.ok()) first = supports(problem);
@@ -216,10 +216,10 @@ std::shared_ptr<PreparedPlan> Context::in_background(const Problem& problem) {
   if (family.a_layout(problem, last.variant) != (*now)->a_layout() ||
       family.b_layout(problem, last.variant) != (*now)->b_layout())
     return nullptr;
-  const auto later_bytes = workspace_of(problem, backend_->device().target, wanted[0],
-                                        {problem.m.hi, problem.n.hi, problem.k.hi,
-                                         problem.batch.hi})
-                               .bytes;
+  const auto later_bytes =
+      workspace_of(problem, backend_->device().target, wanted[0],
+                   {problem.m.hi, problem.n.hi, problem.k.hi, problem.batch.hi})
+          .bytes;
   auto plan = std::make_shared<PreparedPlan>(problem, Match::reference, "", *now,
                                              std::max((*now)->workspace_bytes(), later_bytes));
   const bool added = background_.add([this, problem, waiting = std::weak_ptr(plan)] {

@@ -1,4 +1,5 @@
-// Context: a device, its code store, the database layers, and the way from a problem to a prepared plan.
+// Context: a device, its code store, the database layers, and the way from a problem to a prepared
+// plan.
 #pragma once
 
 #include <atomic>
@@ -12,8 +13,8 @@
 
 #include "cache/code_store.hpp"
 #include "cache/database.hpp"
-#include "runtime/background.hpp"
 #include "runtime/backend.hpp"
+#include "runtime/background.hpp"
 #include "runtime/log.hpp"
 #include "runtime/lookup_table.hpp"
 #include "runtime/prepared_plan.hpp"
@@ -55,7 +56,8 @@ class Context {
   /// Ok when some kernel computes the problem here. Compiles nothing.
   Status supports(const Problem& problem) const;
 
-  /// The best stored answer that compiles, else what the miss policy says, else the prebuilt kernel.
+  /// The best stored answer that compiles, else what the miss policy says, else the prebuilt
+  /// kernel.
   Result<std::shared_ptr<PreparedPlan>> prepare(const Problem& problem);
 
   /// Reads the layers again; plans that are prepared already stay as they are.

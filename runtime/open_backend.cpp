@@ -46,9 +46,9 @@ Result<std::unique_ptr<Backend>> open_backend(const Settings& settings,
                                               std::shared_ptr<CodeStore> store) {
   const auto& wanted = settings.text(Setting::backend);
   if (wanted != "auto" && settings.lists(Setting::disable, wanted))
-    return Status(Code::not_supported,
-                  fmt::format("back end '{}' is asked for and disabled at once (QTURN_DISABLE)",
-                              wanted));
+    return Status(
+        Code::not_supported,
+        fmt::format("back end '{}' is asked for and disabled at once (QTURN_DISABLE)", wanted));
   if (wanted == "hip")
     return Status(Code::no_driver, "the HIP back end is not part of this version; use cpu or cuda");
   if (wanted == "cuda") return open_cuda(settings, std::move(store));

@@ -180,7 +180,10 @@ typedef struct qturn_problem {
 /* An operand or a result, with what its numbers mean. For MXFP4, `data` holds codes and `scales`
  * the E8M0 bytes, where the layout keeps them apart. A plan refuses an MXFP4 operand whose meaning
  * differs from the one it was prepared for (QTURN_WRONG_OPERAND), so fill it by qturn_plan_operand,
- * then set pointers. The two operands of one product must carry the same rotation and signs. */
+ * then set pointers. Signs are stated on every operand that a call rotates or has had rotated, also
+ * in high precision; the two operands of one product must carry the same. Layouts other than plain
+ * are tightly packed and their codes and scales begin at a multiple of 64 bytes. The stored matrix
+ * of MXFP4 in plain layout has ld >= k rounded up to 32 and to the rotation. */
 typedef struct qturn_operand {
   uint32_t struct_size;
   int32_t type;
@@ -193,23 +196,29 @@ typedef struct qturn_operand {
   uint64_t sign_seed; /* signs per call: the caller's seed, the same for both operands */
   uint32_t
       sign_mask[8]; /* fixed signs: bit j of the mask flips element j of every rotation segment */
+  uint64_t noise_seed;   /* stochastic rounding of a weight, in qturn_weight_create and _refresh */
+  uint32_t noise_stream; /* only; a run takes both from its qturn_args */
   size_t data_bytes, scales_bytes; /* filled by qturn_plan_operand: the most the range needs */
 } qturn_operand;
 
 typedef struct qturn_args {
   uint32_t struct_size;
-  int64_t m, n, k,
-      batch; /* this call's sizes; 0 in a static dimension = its constant; batch 0 = 1 */
+  /* This call's sizes. 0 in a static dimension = its constant, and in batch = the least of its
+   * range. n is ignored by ops of one operand. */
+  int64_t m, n, k, batch;
   qturn_operand a, b;
   const qturn_weight* weight; /* instead of b */
   qturn_operand d, d2;        /* d2: the column copy of quantize */
   const void* c;              /* [m, n] in d's type when the problem accumulates; may be d itself */
   int64_t ldc;
-  const void* bias;           /* [n] in d's type when the problem has a bias */
-  float alpha, beta;          /* beta 0 does not read c */
-  uint64_t noise_seed;        /* stochastic rounding: Philox4x32-7 key */
-  uint32_t noise_stream;      /* a counter word of the caller's: from layer, step and microbatch */
-  int64_t row0, k0, k_global; /* where a shard lies in the whole operand; k_global 0 = k */
+  const void* bias;       /* [n] in d's type when the problem has a bias */
+  float alpha, beta;      /* 1 and 0 by qturn_args_init; beta 0 does not read c */
+  uint64_t noise_seed;    /* stochastic rounding: Philox4x32-7 key */
+  uint32_t noise_stream;  /* a counter word of the caller's: from layer, step and microbatch */
+  uint32_t noise_operand; /* quantize alone: 0 draws as operand A of a product does, 1 as B */
+  /* Where a shard lies in the whole operand, for the noise: the first row of A (or X) and of B, the
+   * first element of K, and the whole K (0 = k). */
+  int64_t row0, row0_b, k0, k_global;
   void* workspace;
   size_t workspace_bytes; /* at least qturn_plan_workspace */
   void* stream; /* CUstream or hipStream_t; ignored on the CPU, where run is synchronous */
@@ -247,6 +256,7 @@ typedef struct qturn_context_options {
 
 QTURN_API void qturn_context_options_init(qturn_context_options* options);
 QTURN_API void qturn_problem_init(qturn_problem* problem);
+QTURN_API void qturn_operand_init(qturn_operand* operand);
 QTURN_API void qturn_args_init(qturn_args* args);
 
 QTURN_API qturn_status qturn_context_create(const qturn_context_options* options,
@@ -317,11 +327,14 @@ typedef struct qturn_stats {
   uint64_t compiles, code_hits, quarantined;
   uint64_t window_fallbacks; /* windowed GPU plans that took their exact stand-in */
 } qturn_stats;
+/* Set struct_size first. */
 QTURN_API qturn_status qturn_get_stats(qturn_context* context, qturn_stats* out);
 
 QTURN_API const char* qturn_status_name(qturn_status status); /* "wrong_operand"; never NULL */
 QTURN_API const char* qturn_last_error(void); /* this thread's; "" when there was none */
 QTURN_API const char* qturn_version_string(void);
+/* major * 10000 + minor * 100 + patch of the library that is loaded; compare with the header's. */
+QTURN_API int32_t qturn_version_number(void);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,344 @@
+#include "runtime/arguments.hpp"
+
+#include <fmt/format.h>
+
+#include "runtime/operand.hpp"
+#include "runtime/slots.hpp"
+
+namespace quarterturn {
+namespace {
+
+constexpr std::int64_t kMostStride = std::int64_t{1} << 40;
+constexpr std::uintptr_t kTightAlignment = 64;  // of layouts other than plain
+
+bool multiplies(Op op) {
+  return op == Op::gemm || op == Op::hadamard_gemm || op == Op::gemm_quantize;
+}
+
+Status invalid(std::string message) { return Status(Code::invalid_argument, std::move(message)); }
+
+Status take_size(const char* name, const Extent& range, std::int64_t given, std::int64_t& out) {
+  out = given == 0 && range.is_static() ? range.lo : given;
+  if (range.contains(out)) return {};
+  if (out < 0) return invalid(fmt::format("{} = {}: sizes are not negative", name, given));
+  return Status(Code::out_of_range, fmt::format("{} = {}: the plan was prepared for {} to {}", name,
+                                                given, range.lo, range.hi));
+}
+
+// The memory that a tensor reads or writes.
+struct Span {
+  const char* name = nullptr;
+  const char* begin = nullptr;
+  const char* end = nullptr;
+
+  bool overlaps(const Span& other) const {
+    return begin && other.begin && begin < other.end && other.begin < end;
+  }
+};
+
+Span span_of(const char* name, const void* data, std::int64_t bytes) {
+  const auto* begin = static_cast<const char*>(data);
+  return bytes > 0 ? Span{name, begin, begin + bytes} : Span{};
+}
+
+Status check_pointer(const char* name, const void* pointer, std::uintptr_t alignment) {
+  if (!pointer) return invalid(fmt::format("{} is NULL", name));
+  if (reinterpret_cast<std::uintptr_t>(pointer) % alignment != 0)
+    return Status(Code::misaligned,
+                  fmt::format("{} = {} is not a multiple of {} bytes", name, pointer, alignment));
+  return {};
+}
+
+Status check_stride(Which which, const char* member, std::int64_t given, std::int64_t least,
+                    const char* what) {
+  if (given >= least && given <= kMostStride) return {};
+  return invalid(fmt::format("{}.{} = {}: at least {} ({}) is needed; 0 means tightly packed",
+                             slot_name(which), member, given, least, what));
+}
+
+// Names such as "a.data" without building strings on the way of success.
+struct SlotNames {
+  const char* data;
+  const char* scales;
+};
+SlotNames names_of(Which which) {
+  switch (which) {
+    case Which::a:
+      return {"a.data", "a.scales"};
+    case Which::b:
+      return {"b.data", "b.scales"};
+    case Which::d:
+      return {"d.data", "d.scales"};
+    case Which::d2:
+      return {"d2.data", "d2.scales"};
+  }
+  return {"?", "?"};
+}
+
+struct Bound {
+  qt_tensor tensor{};
+  Span data, scales;
+};
+
+Status bind_dense(const qturn_operand& given, const Slot& slot, Which which, std::int64_t batch,
+                  Bound& out) {
+  const auto element = bytes_of(slot.type);
+  out.tensor = dense_matrix(slot.rows, slot.columns, given.data);
+  if (given.ld != 0) {
+    if (auto s = check_stride(which, "ld", given.ld, slot.columns, "a row of the stored matrix");
+        !s.ok())
+      return s;
+    out.tensor.ld = given.ld;
+  }
+  const std::int64_t entry = slot.rows > 0 ? (slot.rows - 1) * out.tensor.ld + slot.columns : 0;
+  out.tensor.batch_stride =
+      given.batch_stride != 0 ? given.batch_stride : slot.rows * out.tensor.ld;
+  if (batch > 1 && given.batch_stride != 0)
+    if (auto s = check_stride(which, "batch_stride", given.batch_stride, entry, "one batch entry");
+        !s.ok())
+      return s;
+  const auto bytes = ((batch - 1) * out.tensor.batch_stride + entry) * element;
+  if (entry > 0)
+    if (auto s =
+            check_pointer(names_of(which).data, given.data, static_cast<std::uintptr_t>(element));
+        !s.ok())
+      return s;
+  out.data = span_of(names_of(which).data, given.data, entry > 0 ? bytes : 0);
+  return {};
+}
+
+Status bind_packed(const qturn_operand& given, const Slot& slot, Which which, std::int64_t batch,
+                   Bound& out) {
+  const bool plain = slot.layout == Layout::plain;
+  out.tensor =
+      packed_operand(slot.layout, slot.rows, slot.columns, slot.padding, given.data, given.scales);
+  auto& t = out.tensor;
+  auto bytes = slot.bytes();
+  if (given.ld != 0 && given.ld != t.ld) {
+    if (!plain)
+      return invalid(fmt::format("{}.ld = {}: layout {} is always tightly packed; leave it 0",
+                                 slot_name(which), given.ld, name_of(slot.layout)));
+    if (auto s = check_stride(which, "ld", given.ld, t.ld, "a row with its padding"); !s.ok())
+      return s;
+    if (given.ld % 2 != 0)
+      return invalid(fmt::format("{}.ld = {}: two codes share a byte, so it must be even",
+                                 slot_name(which), given.ld));
+    t.ld = given.ld;
+    bytes.codes = slot.rows > 0 ? ((slot.rows - 1) * t.ld + slot.padded()) / 2 : 0;
+    t.batch_stride = slot.rows * t.ld;
+  }
+  if (given.scale_ld != 0 && given.scale_ld != t.scale_ld) {
+    if (!plain)
+      return invalid(fmt::format("{}.scale_ld = {}: layout {} is always tightly packed; leave it 0",
+                                 slot_name(which), given.scale_ld, name_of(slot.layout)));
+    if (auto s = check_stride(which, "scale_ld", given.scale_ld, t.scale_ld, "a row's scales");
+        !s.ok())
+      return s;
+    t.scale_ld = given.scale_ld;
+    bytes.scales = slot.rows > 0 ? (slot.rows - 1) * t.scale_ld + slot.padded() / 32 : 0;
+    t.scale_batch_stride = slot.rows * t.scale_ld;
+  }
+  if (batch > 1 && given.batch_stride != 0) {
+    if (auto s = check_stride(which, "batch_stride", given.batch_stride, t.batch_stride,
+                              "one batch entry");
+        !s.ok())
+      return s;
+    bytes.codes += (batch - 1) * (given.batch_stride / 2);
+    t.batch_stride = given.batch_stride;
+  } else {
+    bytes.codes *= batch;
+  }
+  if (batch > 1 && given.scale_batch_stride != 0) {
+    if (auto s = check_stride(which, "scale_batch_stride", given.scale_batch_stride,
+                              t.scale_batch_stride, "one batch entry");
+        !s.ok())
+      return s;
+    bytes.scales += (batch - 1) * given.scale_batch_stride;
+    t.scale_batch_stride = given.scale_batch_stride;
+  } else {
+    bytes.scales *= batch;
+  }
+  if (bytes.codes == 0) return {};
+  const auto alignment = plain ? 1 : kTightAlignment;
+  if (auto s = check_pointer(names_of(which).data, given.data, alignment); !s.ok()) return s;
+  if (auto s = check_pointer(names_of(which).scales, given.scales, alignment); !s.ok()) return s;
+  out.data = span_of(names_of(which).data, given.data, bytes.codes);
+  out.scales = span_of(names_of(which).scales, given.scales, bytes.scales);
+  return {};
+}
+
+Status bind_operand(const PreparedPlan& plan, const qturn_operand& given, Which which,
+                    const Sizes& sizes, Bound& out) {
+  const Problem& p = plan.problem();
+  const Slot slot = slot_of(p, plan.a_layout(), plan.b_layout(), which, sizes);
+  if (slot.type == DType::none) return {};
+  if (auto s = check_meaning(given, p, slot, which); !s.ok()) return s;
+  return slot.type == DType::mxfp4 ? bind_packed(given, slot, which, sizes.batch, out)
+                                   : bind_dense(given, slot, which, sizes.batch, out);
+}
+
+// Both operands of a product must have been flipped by the same signs; ops of one operand have
+// theirs.
+Status take_signs(const Problem& p, const qturn_operand& a, const qturn_operand& b, qt_args& out) {
+  if (p.signs == Signs::none) return {};
+  const bool both = multiplies(p.op);
+  if (p.signs == Signs::per_call) {
+    if (both && a.sign_seed != b.sign_seed)
+      return Status(
+          Code::wrong_operand,
+          fmt::format("a's sign seed is {}, b's is {}: both operands of a product must be "
+                      "flipped by the same signs; quantise one of them again",
+                      a.sign_seed, b.sign_seed));
+    out.sign_seed = a.sign_seed;
+    return {};
+  }
+  for (int i = 0; i < 8; ++i) {
+    // Of a short rotation only the first bits mean anything.
+    const int bits = p.rotation - 32 * i;
+    const std::uint32_t used = bits >= 32 ? ~0u : bits > 0 ? (1u << bits) - 1u : 0u;
+    if (both && ((a.sign_mask[i] ^ b.sign_mask[i]) & used) != 0)
+      return Status(Code::wrong_operand,
+                    fmt::format("a's sign mask has {:#010x} in word {}, b's has {:#010x}: both "
+                                "operands of a product must be flipped by the same signs",
+                                a.sign_mask[i], i, b.sign_mask[i]));
+    out.sign_mask[i] = a.sign_mask[i];
+  }
+  return {};
+}
+
+Status take_epilogue(const Problem& p, const qturn_args& given, const Sizes& s, const Bound& d,
+                     Span& c_span, Span& bias_span, qt_args& out) {
+  out.alpha = given.alpha;
+  out.beta = given.beta;
+  const auto element = bytes_of(p.d_type);
+  if (p.accumulate == Accumulate::overwrite && given.beta != 0.0f)
+    return invalid(
+        fmt::format("beta = {}: the problem overwrites d; prepare it with accumulate = "
+                    "QTURN_ACCUMULATE to add beta * C",
+                    given.beta));
+  if (p.accumulate == Accumulate::accumulate && given.beta != 0.0f) {
+    if (auto status = check_pointer("c", given.c, static_cast<std::uintptr_t>(element));
+        !status.ok())
+      return status;
+    const auto ldc = given.ldc != 0 ? given.ldc : s.n;
+    if (ldc < s.n || ldc > kMostStride)
+      return invalid(fmt::format("ldc = {}: at least {} (a row) is needed; 0 means tightly packed",
+                                 given.ldc, s.n));
+    out.c = dense_matrix(s.m, s.n, const_cast<void*>(given.c));
+    out.c.ld = ldc;
+    out.c.batch_stride = given.c == d.tensor.data ? d.tensor.batch_stride : s.m * ldc;
+    const auto bytes = ((s.batch - 1) * out.c.batch_stride + (s.m - 1) * ldc + s.n) * element;
+    if (given.c == d.tensor.data && ldc != d.tensor.ld)
+      return invalid(fmt::format("c is d itself, but ldc = {} and d.ld = {}", ldc, d.tensor.ld));
+    if (given.c != d.tensor.data) c_span = span_of("c", given.c, bytes);
+  }
+  if (p.bias == Bias::per_column) {
+    if (auto status = check_pointer("bias", given.bias, static_cast<std::uintptr_t>(element));
+        !status.ok())
+      return status;
+    out.bias = given.bias;
+    bias_span = span_of("bias", given.bias, s.n * element);
+  } else if (given.bias) {
+    return invalid(
+        "bias is given, but the problem has none; prepare it with bias = "
+        "QTURN_BIAS_PER_COLUMN");
+  }
+  return {};
+}
+
+Status take_place(const qturn_args& given, const Sizes& s, Call& out) {
+  if (given.row0 < 0 || given.row0_b < 0 || given.k0 < 0 || given.k_global < 0)
+    return invalid(fmt::format("row0 = {}, row0_b = {}, k0 = {}, k_global = {}: none is negative",
+                               given.row0, given.row0_b, given.k0, given.k_global));
+  if (given.k_global != 0 && given.k_global < given.k0 + s.k)
+    return invalid(
+        fmt::format("k_global = {} is less than k0 + k = {}", given.k_global, given.k0 + s.k));
+  out.args.row0 = given.row0;
+  out.args.k0 = given.k0;
+  out.args.k_global = given.k_global;
+  out.row0_b = given.row0_b;
+  return {};
+}
+
+Status take_workspace(const PreparedPlan& plan, const qturn_args& given, Span& span, qt_args& out) {
+  const auto needed = plan.workspace_bytes();
+  if (needed == 0) return {};
+  const auto whole = static_cast<std::size_t>(needed + kWorkspaceAlignment);
+  if (given.workspace_bytes < whole)
+    return Status(Code::workspace_too_small,
+                  fmt::format("workspace_bytes = {}: this plan needs {} (qturn_plan_workspace)",
+                              given.workspace_bytes, whole));
+  if (!given.workspace) return invalid("workspace is NULL");
+  const auto at = reinterpret_cast<std::uintptr_t>(given.workspace);
+  const auto aligned = (at + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+  out.workspace = static_cast<char*>(given.workspace) + (aligned - at);
+  out.workspace_bytes = needed;
+  span = span_of("workspace", given.workspace, static_cast<std::int64_t>(whole));
+  return {};
+}
+
+Status refuse_overlap(const Span& written, const Span& other) {
+  if (!written.overlaps(other)) return {};
+  return invalid(
+      fmt::format("{} and {} overlap: what a call writes shares memory with nothing but c",
+                  written.name, other.name));
+}
+
+}  // namespace
+
+Status bind(const PreparedPlan& plan, const qturn_args& given, const qturn_operand& b, Call& out) {
+  const Problem& p = plan.problem();
+  Sizes s;
+  if (auto status = take_size("m", p.m, given.m, s.m); !status.ok()) return status;
+  if (multiplies(p.op))
+    if (auto status = take_size("n", p.n, given.n, s.n); !status.ok()) return status;
+  if (auto status = take_size("k", p.k, given.k, s.k); !status.ok()) return status;
+  const auto batch = given.batch == 0 ? p.batch.lo : given.batch;
+  if (auto status = take_size("batch", p.batch, batch, s.batch); !status.ok()) return status;
+  if (s.m == 0 || (multiplies(p.op) && s.n == 0)) {
+    out.work = Call::Work::none;
+    return {};
+  }
+
+  Bound bound_a, bound_b, bound_d, bound_d2;
+  if (auto status = bind_operand(plan, given.a, Which::a, s, bound_a); !status.ok()) return status;
+  if (auto status = bind_operand(plan, b, Which::b, s, bound_b); !status.ok()) return status;
+  if (auto status = bind_operand(plan, given.d, Which::d, s, bound_d); !status.ok()) return status;
+  if (auto status = bind_operand(plan, given.d2, Which::d2, s, bound_d2); !status.ok())
+    return status;
+
+  qt_args& args = out.args;
+  args.m = s.m;
+  args.n = s.n;
+  args.k = s.k;
+  args.batch = s.batch;
+  args.a = bound_a.tensor;
+  args.b = bound_b.tensor;
+  args.d = bound_d.tensor;
+  args.d2 = bound_d2.tensor;
+  args.noise_seed = given.noise_seed;
+  args.stream = given.noise_stream;
+  args.operand = given.noise_operand;
+  if (given.noise_operand > 1)
+    return invalid(fmt::format("noise_operand = {}: 0 (as A) or 1 (as B)", given.noise_operand));
+  if (auto status = take_signs(p, given.a, b, args); !status.ok()) return status;
+  Span c, bias, workspace;
+  if (auto status = take_epilogue(p, given, s, bound_d, c, bias, args); !status.ok()) return status;
+  if (auto status = take_place(given, s, out); !status.ok()) return status;
+  if (auto status = take_workspace(plan, given, workspace, args); !status.ok()) return status;
+
+  const Span read[] = {bound_a.data, bound_a.scales, bound_b.data, bound_b.scales, c,
+                       bias,         workspace};
+  const Span written[] = {bound_d.data, bound_d.scales, bound_d2.data, bound_d2.scales};
+  for (std::size_t i = 0; i < std::size(written); ++i) {
+    for (const Span& other : read)
+      if (auto status = refuse_overlap(written[i], other); !status.ok()) return status;
+    for (std::size_t j = 0; j < i; ++j)
+      if (auto status = refuse_overlap(written[i], written[j]); !status.ok()) return status;
+  }
+  for (std::size_t i = 0; i + 1 < std::size(read); ++i)
+    if (auto status = refuse_overlap(workspace, read[i]); !status.ok()) return status;
+  return {};
+}
+
+}  // namespace quarterturn

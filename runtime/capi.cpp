@@ -1,0 +1,427 @@
+// The C interface: handles, guards and version checks around the C++ runtime.
+#include <cstring>
+#include <new>
+
+#include "runtime/arguments.hpp"
+#include "runtime/context.hpp"
+#include "runtime/convert.hpp"
+#include "runtime/include/quarterturn/qturn.h"
+#include "runtime/slots.hpp"
+#include "runtime/version.hpp"
+#include "runtime/weight.hpp"
+
+using namespace quarterturn;
+
+struct qturn_context {
+  std::shared_ptr<Context> context;
+};
+struct qturn_plan {
+  std::shared_ptr<Context> context;
+  std::shared_ptr<PreparedPlan> plan;
+};
+struct qturn_weight {
+  std::unique_ptr<Weight> weight;
+};
+
+namespace {
+
+// The smallest struct_size that each struct ever had; a later version appends and keeps these.
+constexpr std::size_t kLeastProblem = sizeof(qturn_problem);
+constexpr std::size_t kLeastOptions = sizeof(qturn_context_options);
+constexpr std::size_t kLeastOperand = sizeof(qturn_operand);
+
+// Fixed room, so that even reporting "out of memory" needs none.
+thread_local char last_error[2048] = "";
+
+qturn_status report(const Status& status) {
+  if (status.ok()) return QTURN_OK;
+  const auto& message = status.message();
+  const auto length = std::min(message.size(), sizeof last_error - 1);
+  std::memcpy(last_error, message.data(), length);
+  last_error[length] = 0;
+  return static_cast<qturn_status>(status.code());
+}
+
+qturn_status report(Code code, const char* message) {
+  std::strncpy(last_error, message, sizeof last_error - 1);
+  return static_cast<qturn_status>(code);
+}
+
+// Runs a body that returns Status; nothing is thrown across the C interface.
+template <class Body>
+qturn_status guarded(Body body) {
+  try {
+    return report(body());
+  } catch (const std::bad_alloc&) {
+    return report(Code::out_of_memory, "out of memory");
+  } catch (const std::exception& error) {
+    return report(Code::internal, error.what());
+  } catch (...) {
+    return report(Code::internal, "an unknown exception");
+  }
+}
+
+Status null_argument(const char* name) {
+  return Status(Code::invalid_argument, fmt::format("{} is NULL", name));
+}
+
+#define QTURN_REQUIRE(pointer) \
+  if (!(pointer)) return null_argument(#pointer)
+
+Status check_choice(const char* name, std::int32_t value, std::int32_t most) {
+  if (value >= 0 && value <= most) return {};
+  return Status(Code::invalid_argument,
+                fmt::format("{} = {}: 0 to {} are allowed", name, value, most));
+}
+
+Status options_of(const qturn_context_options& given, ContextOptions& out) {
+  static constexpr const char* backends[] = {"auto", "cpu", "cuda", "hip"};
+  static constexpr const char* policies[] = {"heuristic", "background", "error"};
+  if (auto s = check_choice("backend", given.backend, QTURN_BACKEND_HIP); !s.ok()) return s;
+  if (auto s = check_choice("miss_policy", given.miss_policy, QTURN_MISS_ERROR); !s.ok()) return s;
+  if (auto s = check_choice("jit", given.jit, QTURN_JIT_OFF); !s.ok()) return s;
+  if (auto s = check_choice("log_level", given.log_level, QTURN_LOG_DEBUG); !s.ok()) return s;
+  if (auto s = check_choice("device", given.device, 1023); !s.ok()) return s;
+  if (auto s = check_choice("threads", given.threads, 4096); !s.ok()) return s;
+  if (given.snapshot_count > 0 && !given.snapshots) return null_argument("snapshots");
+  // A member at its default leaves the setting to the environment and the files.
+  auto& options = out.sources.options;
+  if (given.backend != QTURN_BACKEND_AUTO) options[Setting::backend] = backends[given.backend];
+  if (given.device != 0) options[Setting::device] = fmt::format("{}", given.device);
+  if (given.threads != 0) options[Setting::threads] = fmt::format("{}", given.threads);
+  if (given.miss_policy != QTURN_MISS_HEURISTIC)
+    options[Setting::on_miss] = policies[given.miss_policy];
+  if (given.jit != QTURN_JIT_ON) options[Setting::no_jit] = "1";
+  if (given.database) options[Setting::database] = given.database;
+  if (given.code_cache) options[Setting::code_cache] = given.code_cache;
+  if (given.worker) options[Setting::worker] = given.worker;
+  for (std::size_t i = 0; i < given.snapshot_count; ++i) {
+    if (!given.snapshots[i]) return null_argument("snapshots[i]");
+    auto& list = options[Setting::snapshots];
+    list += (list.empty() ? "" : ":") + std::string(given.snapshots[i]);
+  }
+  if (given.log)
+    out.log = [log = given.log, user = given.log_user](LogLevel level, const char* message) {
+      log(user, static_cast<std::int32_t>(level), message);
+    };
+  out.log_level = static_cast<LogLevel>(given.log_level);
+  return {};
+}
+
+Result<Problem> read_problem(const qturn_problem* given) {
+  qturn_problem problem;
+  qturn_problem_init(&problem);
+  if (auto s = read_struct(given, "problem", kLeastProblem, problem); !s.ok()) return s;
+  return problem_of(problem);
+}
+
+Status read_operand(const qturn_operand* given, qturn_operand& out) {
+  qturn_operand_init(&out);
+  return read_struct(given, "source", kLeastOperand, out);
+}
+
+// The command that runs this very call again, once for each distinct set of sizes.
+void log_call(const qturn_plan& plan, const qt_args& args) {
+  std::uint64_t hash = 0x9e3779b97f4a7c15ull;
+  for (const auto value : {args.m, args.n, args.k, args.batch})
+    hash = (hash ^ static_cast<std::uint64_t>(value)) * 0xff51afd7ed558ccdull;
+  if (!plan.plan->is_new_call(hash)) return;
+  plan.context->log()(LogLevel::debug, "qturn bench --problem '{}' --sizes m={},n={},k={},batch={}",
+                      plan.plan->problem().key(), args.m, args.n, args.k, args.batch);
+}
+
+Status run(const qturn_plan& plan, const qturn_args& args) {
+  if (args.struct_size < sizeof(qturn_args))
+    return Status(
+        Code::invalid_argument,
+        fmt::format("args->struct_size = {}: set it by qturn_args_init", args.struct_size));
+  const PreparedPlan& prepared = *plan.plan;
+  const qturn_operand* b = &args.b;
+  if (args.weight) {
+    if (args.b.data)
+      return Status(Code::invalid_argument, "args->weight and args->b are both given; choose one");
+    if (auto s = args.weight->weight->check_size(prepared.problem()); !s.ok()) return s;
+    b = &args.weight->weight->operand();
+  }
+  Call call;
+  if (auto s = bind(prepared, args, *b, call); !s.ok()) return s;
+  prepared.count_run();
+  plan.context->statistics().runs.fetch_add(1, std::memory_order_relaxed);
+  if (call.work == Call::Work::none) return {};
+  if (plan.context->log().wants(LogLevel::debug)) log_call(plan, call.args);
+  return prepared.executable().run(call.args, args.stream, call.row0_b);
+}
+
+}  // namespace
+
+extern "C" {
+
+void qturn_context_options_init(qturn_context_options* options) {
+  if (!options) return;
+  std::memset(options, 0, sizeof *options);
+  options->struct_size = sizeof *options;
+  options->log_level = QTURN_LOG_WARNING;
+}
+
+void qturn_problem_init(qturn_problem* problem) {
+  if (!problem) return;
+  std::memset(problem, 0, sizeof *problem);
+  problem->struct_size = sizeof *problem;
+  problem->op = QTURN_OP_GEMM;
+  problem->batch = {1, 1};
+  problem->groups = {1, 1};
+  problem->d_layout = QTURN_LAYOUT_PLAIN;
+  problem->scale_rule = QTURN_SCALE_RCEIL;
+  problem->reproducibility = QTURN_RUN_TO_RUN;
+}
+
+void qturn_operand_init(qturn_operand* operand) {
+  if (!operand) return;
+  std::memset(operand, 0, sizeof *operand);
+  operand->struct_size = sizeof *operand;
+  operand->layout = QTURN_LAYOUT_PLAIN;
+  operand->scale_rule = QTURN_SCALE_RCEIL;
+}
+
+void qturn_args_init(qturn_args* args) {
+  if (!args) return;
+  std::memset(args, 0, sizeof *args);
+  args->struct_size = sizeof *args;
+  for (auto* operand : {&args->a, &args->b, &args->d, &args->d2}) qturn_operand_init(operand);
+  args->alpha = 1;
+}
+
+qturn_status qturn_context_create(const qturn_context_options* options, qturn_context** out) {
+  return guarded([&]() -> Status {
+    QTURN_REQUIRE(out);
+    qturn_context_options ours;
+    qturn_context_options_init(&ours);
+    if (options)
+      if (auto s = read_struct(options, "options", kLeastOptions, ours); !s.ok()) return s;
+    ContextOptions wanted;
+    if (auto s = options_of(ours, wanted); !s.ok()) return s;
+    auto context = Context::create(std::move(wanted));
+    if (!context.ok()) return context.status();
+    *out = new qturn_context{std::move(*context)};
+    return {};
+  });
+}
+
+void qturn_context_destroy(qturn_context* context) {
+  (void)guarded([&]() -> Status {
+    delete context;
+    return {};
+  });
+}
+
+qturn_status qturn_reload(qturn_context* context) {
+  return guarded([&]() -> Status {
+    QTURN_REQUIRE(context);
+    return context->context->reload();
+  });
+}
+
+qturn_status qturn_supports(qturn_context* context, const qturn_problem* problem) {
+  return guarded([&]() -> Status {
+    QTURN_REQUIRE(context);
+    auto ours = read_problem(problem);
+    return ours.ok() ? context->context->supports(*ours) : ours.status();
+  });
+}
+
+qturn_status qturn_prepare(qturn_context* context, const qturn_problem* problem, qturn_plan** out) {
+  return guarded([&]() -> Status {
+    QTURN_REQUIRE(context);
+    QTURN_REQUIRE(out);
+    auto ours = read_problem(problem);
+    if (!ours.ok()) return ours.status();
+    auto plan = context->context->prepare(*ours);
+    if (!plan.ok()) return plan.status();
+    *out = new qturn_plan{context->context, std::move(*plan)};
+    return {};
+  });
+}
+
+void qturn_plan_destroy(qturn_plan* plan) {
+  (void)guarded([&]() -> Status {
+    delete plan;
+    return {};
+  });
+}
+
+qturn_status qturn_plan_workspace(const qturn_plan* plan, size_t* bytes) {
+  return guarded([&]() -> Status {
+    QTURN_REQUIRE(plan);
+    QTURN_REQUIRE(bytes);
+    const auto needed = plan->plan->workspace_bytes();
+    *bytes = needed > 0 ? static_cast<std::size_t>(needed + kWorkspaceAlignment) : 0;
+    return {};
+  });
+}
+
+qturn_status qturn_plan_operand(const qturn_plan* plan, int32_t which, qturn_operand* out) {
+  return guarded([&]() -> Status {
+    QTURN_REQUIRE(plan);
+    QTURN_REQUIRE(out);
+    if (auto s = check_choice("which", which, QTURN_OPERAND_D2); !s.ok()) return s;
+    const PreparedPlan& prepared = *plan->plan;
+    const Problem& p = prepared.problem();
+    const auto slot = slot_of(p, prepared.a_layout(), prepared.b_layout(),
+                              static_cast<Which>(which), {p.m.hi, p.n.hi, p.k.hi, p.batch.hi});
+    if (slot.type == DType::none)
+      return Status(Code::invalid_argument, fmt::format("this plan has no operand '{}'",
+                                                        slot_name(static_cast<Which>(which))));
+    *out = describe(p, slot, static_cast<Which>(which), p.batch.hi);
+    return {};
+  });
+}
+
+qturn_status qturn_run(const qturn_plan* plan, const qturn_args* args) {
+  return guarded([&]() -> Status {
+    QTURN_REQUIRE(plan);
+    QTURN_REQUIRE(args);
+    return run(*plan, *args);
+  });
+}
+
+qturn_status qturn_plan_match(const qturn_plan* plan, int32_t* match) {
+  return guarded([&]() -> Status {
+    QTURN_REQUIRE(plan);
+    QTURN_REQUIRE(match);
+    *match = static_cast<std::int32_t>(plan->plan->match());
+    return {};
+  });
+}
+
+qturn_status qturn_explain(qturn_context* context, const qturn_problem* problem, char* text,
+                           size_t capacity, size_t* needed) {
+  return guarded([&]() -> Status {
+    QTURN_REQUIRE(context);
+    if (capacity > 0) QTURN_REQUIRE(text);
+    auto ours = read_problem(problem);
+    if (!ours.ok()) return ours.status();
+    const auto json = context->context->explain(*ours);
+    if (needed) *needed = json.size() + 1;
+    if (capacity > 0) {
+      const auto length = std::min(json.size(), capacity - 1);
+      std::memcpy(text, json.data(), length);
+      text[length] = 0;
+    }
+    return {};
+  });
+}
+
+qturn_status qturn_weight_bytes(const qturn_plan* plan, size_t* bytes) {
+  return guarded([&]() -> Status {
+    QTURN_REQUIRE(plan);
+    QTURN_REQUIRE(bytes);
+    auto needed = Weight::bytes_for(*plan->plan);
+    if (!needed.ok()) return needed.status();
+    *bytes = static_cast<std::size_t>(*needed);
+    return {};
+  });
+}
+
+qturn_status qturn_weight_create(const qturn_plan* plan, const qturn_operand* source, void* storage,
+                                 size_t storage_bytes, void* stream, qturn_weight** out) {
+  return guarded([&]() -> Status {
+    QTURN_REQUIRE(plan);
+    QTURN_REQUIRE(out);
+    qturn_operand ours;
+    if (auto s = read_operand(source, ours); !s.ok()) return s;
+    auto weight = Weight::create(plan->context, *plan->plan, ours, storage, storage_bytes, stream);
+    if (!weight.ok()) return weight.status();
+    *out = new qturn_weight{std::move(*weight)};
+    return {};
+  });
+}
+
+qturn_status qturn_weight_refresh(qturn_weight* weight, const qturn_operand* source, void* stream) {
+  return guarded([&]() -> Status {
+    QTURN_REQUIRE(weight);
+    qturn_operand ours;
+    if (auto s = read_operand(source, ours); !s.ok()) return s;
+    return weight->weight->refresh(ours, stream);
+  });
+}
+
+qturn_status qturn_weight_operand(const qturn_weight* weight, qturn_operand* out) {
+  return guarded([&]() -> Status {
+    QTURN_REQUIRE(weight);
+    QTURN_REQUIRE(out);
+    *out = weight->weight->operand();
+    return {};
+  });
+}
+
+qturn_status qturn_weight_serialize(const qturn_weight* weight, void* bytes, size_t capacity,
+                                    size_t* written) {
+  return guarded([&]() -> Status {
+    QTURN_REQUIRE(weight);
+    QTURN_REQUIRE(written);
+    *written = weight->weight->image_bytes();
+    if (capacity < *written)
+      return Status(Code::invalid_argument,
+                    fmt::format("capacity = {}: the image has {} bytes", capacity, *written));
+    QTURN_REQUIRE(bytes);
+    return weight->weight->serialize(bytes);
+  });
+}
+
+qturn_status qturn_weight_deserialize(qturn_context* context, const void* bytes, size_t size,
+                                      void* storage, size_t storage_bytes, qturn_weight** out) {
+  return guarded([&]() -> Status {
+    QTURN_REQUIRE(context);
+    QTURN_REQUIRE(bytes);
+    QTURN_REQUIRE(out);
+    auto weight = Weight::deserialize(context->context, {static_cast<const char*>(bytes), size},
+                                      storage, storage_bytes);
+    if (!weight.ok()) return weight.status();
+    *out = new qturn_weight{std::move(*weight)};
+    return {};
+  });
+}
+
+void qturn_weight_destroy(qturn_weight* weight) {
+  (void)guarded([&]() -> Status {
+    delete weight;
+    return {};
+  });
+}
+
+qturn_status qturn_get_stats(qturn_context* context, qturn_stats* out) {
+  return guarded([&]() -> Status {
+    QTURN_REQUIRE(context);
+    QTURN_REQUIRE(out);
+    const auto& from = context->context->statistics();
+    qturn_stats now{};
+    now.struct_size = out->struct_size;
+    now.prepares = from.prepares;
+    now.runs = from.runs;
+    for (std::size_t i = 0; i < from.matched.size(); ++i) now.matched[i] = from.matched[i];
+    now.compiles = from.compiles;
+    now.code_hits = from.code_hits;
+    now.quarantined = from.quarantined;
+    if (out->struct_size < sizeof(std::uint32_t) || out->struct_size > sizeof now)
+      return Status(Code::invalid_argument,
+                    fmt::format("out->struct_size = {}: set it to sizeof(qturn_stats), {}",
+                                out->struct_size, sizeof now));
+    std::memcpy(out, &now, out->struct_size);
+    return {};
+  });
+}
+
+const char* qturn_status_name(qturn_status status) {
+  // Every name is a literal, so it ends with a 0.
+  return code_name(static_cast<Code>(status)).data();
+}
+
+const char* qturn_last_error(void) { return last_error; }
+
+const char* qturn_version_string(void) { return kVersion.data(); }
+
+int32_t qturn_version_number(void) {
+  return QTURN_VERSION_MAJOR * 10000 + QTURN_VERSION_MINOR * 100 + QTURN_VERSION_PATCH;
+}
+
+}  // extern "C"

@@ -1,0 +1,108 @@
+#include "runtime/convert.hpp"
+
+namespace quarterturn {
+namespace {
+
+constexpr std::int64_t kMostSize = std::int64_t{1} << 40;
+
+// The C enumerations have the numbers of ours.
+static_assert(QTURN_OP_PACK == static_cast<int>(Op::pack));
+static_assert(QTURN_WGRAD == static_cast<int>(Role::wgrad));
+static_assert(QTURN_MXFP4 == static_cast<int>(DType::mxfp4));
+static_assert(QTURN_LAYOUT_PERMUTED == static_cast<int>(Layout::permuted));
+static_assert(QTURN_MAJOR_ROWS == static_cast<int>(Major::rows));
+static_assert(QTURN_SCALE_SEARCH == static_cast<int>(ScaleRule::search));
+static_assert(QTURN_SCALE_32X32 == static_cast<int>(ScaleBlock::b32x32));
+static_assert(QTURN_HALF_TO_ZERO == static_cast<int>(Rounding::half_to_zero));
+static_assert(QTURN_SIGNS_PER_CALL == static_cast<int>(Signs::per_call));
+static_assert(QTURN_COPIES_BOTH == static_cast<int>(Copies::both));
+static_assert(QTURN_EPILOGUE_DSWIGLU == static_cast<int>(Epilogue::dswiglu));
+static_assert(QTURN_BIAS_PER_COLUMN == static_cast<int>(Bias::per_column));
+static_assert(QTURN_ACCUMULATE == static_cast<int>(Accumulate::accumulate));
+static_assert(QTURN_K_GROUPED == static_cast<int>(Grouping::k_grouped));
+static_assert(QTURN_FAST == static_cast<int>(Contract::fast));
+static_assert(QTURN_SPREAD_NARROW == static_cast<int>(Spread::narrow));
+static_assert(QTURN_BATCH_INVARIANT == static_cast<int>(Reproducibility::batch_invariant));
+static_assert(QTURN_BIASED_ALLOWED == static_cast<int>(BiasedRounding::allowed));
+static_assert(QTURN_INTERNAL == static_cast<int>(Code::internal));
+
+template <class E>
+Status take(const char* name, std::int32_t given, E& out) {
+  constexpr auto count = static_cast<std::int32_t>(EnumNames<E>::names.size());
+  if (given < 0 || given >= count)
+    return Status(Code::invalid_argument, fmt::format("{} = {}: 0 to {} are allowed ({})", name,
+                                                      given, count - 1, allowed_names<E>()));
+  out = static_cast<E>(given);
+  return {};
+}
+
+Status take(const char* name, const qturn_extent& given, Extent& out) {
+  if (given.lo < 0 || given.hi < given.lo || given.hi > kMostSize)
+    return Status(
+        Code::invalid_argument,
+        fmt::format("{} = {}..{}: 0 <= lo <= hi <= 2^40 is allowed", name, given.lo, given.hi));
+  out = {given.lo, given.hi};
+  return {};
+}
+
+Status take(const char*, std::int32_t given, std::int32_t& out) {
+  out = given;
+  return {};
+}
+
+// No operand of more than 2^60 elements, so that byte counts and offsets stay in 64 bits.
+Status check_volume(const Problem& p) {
+  const auto too_large = [&p](const Extent& rows, const Extent& columns) {
+    return static_cast<unsigned __int128>(rows.hi + 256) *
+               static_cast<unsigned __int128>(columns.hi + 256) *
+               static_cast<unsigned __int128>(p.batch.hi + 1) >
+           static_cast<unsigned __int128>(1) << 59;
+  };
+  if (too_large(p.m, p.k) || too_large(p.n, p.k) || too_large(p.m, p.n))
+    return Status(Code::invalid_argument, "an operand would have more than 2^59 elements");
+  return {};
+}
+
+}  // namespace
+
+Result<Problem> problem_of(const qturn_problem& given) {
+  Problem out;
+#define QTURN_TAKE(member, field) \
+  if (auto status = take(#member, given.member, out.field); !status.ok()) return status;
+  QTURN_TAKE(op, op)
+  QTURN_TAKE(role, role)
+  QTURN_TAKE(m, m)
+  QTURN_TAKE(n, n)
+  QTURN_TAKE(k, k)
+  QTURN_TAKE(batch, batch)
+  QTURN_TAKE(grouping, grouping)
+  QTURN_TAKE(groups, groups)
+  QTURN_TAKE(a_type, a_type)
+  QTURN_TAKE(b_type, b_type)
+  QTURN_TAKE(d_type, d_type)
+  QTURN_TAKE(a_major, a_major)
+  QTURN_TAKE(b_major, b_major)
+  QTURN_TAKE(a_layout, a_layout)
+  QTURN_TAKE(b_layout, b_layout)
+  QTURN_TAKE(d_layout, d_layout)
+  QTURN_TAKE(copies, copies)
+  QTURN_TAKE(rotation, rotation)
+  QTURN_TAKE(signs, signs)
+  QTURN_TAKE(scale_rule, scale_rule)
+  QTURN_TAKE(scale_block, scale_block)
+  QTURN_TAKE(a_rounding, a_rounding)
+  QTURN_TAKE(b_rounding, b_rounding)
+  QTURN_TAKE(biased, biased)
+  QTURN_TAKE(epilogue, epilogue)
+  QTURN_TAKE(bias, bias)
+  QTURN_TAKE(accumulate, accumulate)
+  QTURN_TAKE(contract, contract)
+  QTURN_TAKE(spread, spread)
+  QTURN_TAKE(reproducibility, repro)
+#undef QTURN_TAKE
+  if (auto status = check_volume(out); !status.ok()) return status;
+  if (auto status = validate(out); !status.ok()) return status;
+  return out;
+}
+
+}  // namespace quarterturn

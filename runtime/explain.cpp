@@ -1,0 +1,80 @@
+// Context::explain: how a problem would be served and by what right, as JSON for people and tools.
+#include <nlohmann/json.hpp>
+
+#include "runtime/context.hpp"
+
+namespace quarterturn {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// What every family says to one step: the chosen one its variant, the others their reasons.
+Json step_json(const Problem& problem, const Target& target, const Plan& plan, const Step& step) {
+  const Problem part = step_problem(problem, target, plan, step.kind);
+  Json out{
+      {"step", step_name(step.kind)}, {"variant", step.variant.text()}, {"problem", part.key()}};
+  Json refused = Json::object();
+  for (const Family* family : families()) {
+    if (family->vendor() != target.vendor || family->name() == step.variant.family) continue;
+    if (const auto reason = family->refuses(part, target); !reason.empty())
+      refused[std::string(family->name())] = reason;
+  }
+  out["refused"] = std::move(refused);
+  return out;
+}
+
+Json plan_json(const Problem& problem, const Target& target, const Plan& plan) {
+  Json out = Json::array();
+  for (const auto& step : plan.steps) out.push_back(step_json(problem, target, plan, step));
+  return out;
+}
+
+}  // namespace
+
+std::string Context::explain(const Problem& problem) {
+  const Target& target = backend_->device().target;
+  Json out{{"problem", problem.key()},
+           {"target", env_.target},
+           {"performance_class", env_.performance_class},
+           {"device", backend_->device().name},
+           {"compiler", env_.compiler}};
+  if (auto status = validate(problem); !status.ok()) {
+    out["supported"] = false;
+    out["reason"] = status.message();
+    return out.dump();
+  }
+  Json stored = Json::array();
+  const auto table = this->table();
+  const Found* best = nullptr;
+  const auto candidates = table->candidates(problem);
+  for (const auto& found : candidates) {
+    Json row{{"match", match_name(found.match)},
+             {"place", found.answer->place},
+             {"decided_for", found.answer->problem.key()},
+             {"plan", found.answer->plan.text()}};
+    auto fits = check_plan(problem, target, found.answer->plan);
+    if (fits.ok() && is_disabled(found.answer->plan))
+      fits = Status(Code::not_supported, "uses a family that is disabled (QTURN_DISABLE)");
+    if (fits.ok())
+      if (const auto held = database_->quarantine_of(found.answer->plan, problem.key(), env_);
+          held.ok() && held->has_value())
+        fits = Status(Code::quarantined, "in quarantine: " + (*held)->detail);
+    row["usable"] = fits.ok();
+    if (!fits.ok()) row["reason"] = fits.message();
+    if (fits.ok() && !best) best = &found;
+    stored.push_back(std::move(row));
+  }
+  const auto plans = best ? std::vector<Plan>{best->answer->plan} : enabled_plans(problem, 1);
+  out["supported"] = !plans.empty();
+  if (plans.empty()) {
+    out["reason"] = supports(problem).message();
+  } else {
+    out["match"] = match_name(best ? best->match : Match::heuristic);
+    out["plan"] = plans[0].text();
+    out["steps"] = plan_json(problem, target, plans[0]);
+  }
+  out["stored"] = std::move(stored);
+  return out.dump();
+}
+
+}  // namespace quarterturn

@@ -1,0 +1,116 @@
+#include "runtime/slots.hpp"
+
+#include <fmt/format.h>
+
+namespace quarterturn {
+namespace {
+
+bool multiplies(Op op) {
+  return op == Op::gemm || op == Op::hadamard_gemm || op == Op::gemm_quantize;
+}
+
+Slot dense(DType type, std::int64_t rows, std::int64_t columns) {
+  return {type, Layout::plain, rows, columns, 1};
+}
+
+Slot input(const Problem& p, DType type, Layout layout, Major major, std::int64_t rows,
+           std::int64_t k) {
+  if (type == DType::mxfp4) return {type, layout, rows, k, padding_unit(p)};
+  return major == Major::k ? dense(type, rows, k) : dense(type, k, rows);
+}
+
+template <class E>
+Status differs(Which which, const char* what, std::int32_t given, E wanted) {
+  const auto count = static_cast<std::int32_t>(EnumNames<E>::names.size());
+  const auto name = given >= 0 && given < count ? std::string(name_of(static_cast<E>(given)))
+                                                : fmt::format("{}", given);
+  return Status(Code::wrong_operand,
+                fmt::format("{}'s {} is {}, the plan was prepared for {}; fill the operand by "
+                            "qturn_plan_operand, or prepare the problem for this one",
+                            slot_name(which), what, name, name_of(wanted)));
+}
+
+}  // namespace
+
+const char* slot_name(Which which) {
+  switch (which) {
+    case Which::a:
+      return "a";
+    case Which::b:
+      return "b";
+    case Which::d:
+      return "d";
+    case Which::d2:
+      return "d2";
+  }
+  return "?";
+}
+
+OperandBytes Slot::bytes() const {
+  if (type == DType::mxfp4) return operand_bytes(layout, rows, columns, padding);
+  return {rows * columns * bytes_of(type), 0};
+}
+
+Slot slot_of(const Problem& p, Layout a_layout, Layout b_layout, Which which, const Sizes& s) {
+  const std::int64_t unit = padding_unit(p);
+  const auto quantized = [&](std::int64_t rows, std::int64_t k) -> Slot {
+    return {DType::mxfp4, p.d_layout, rows, k, unit};
+  };
+  switch (which) {
+    case Which::a:
+      return input(p, p.a_type, a_layout, p.a_major, s.m, s.k);
+    case Which::b:
+      return multiplies(p.op) ? input(p, p.b_type, b_layout, p.b_major, s.n, s.k) : Slot{};
+    case Which::d:
+      if (p.op == Op::quantize)
+        return p.copies == Copies::columns ? quantized(s.k, s.m) : quantized(s.m, s.k);
+      if (p.op == Op::pack) return quantized(s.m, s.k);
+      if (p.op == Op::gemm_quantize) return quantized(s.m, s.n);
+      return dense(p.d_type, s.m, multiplies(p.op) ? s.n : s.k);
+    case Which::d2:
+      return p.op == Op::quantize && p.copies == Copies::both ? quantized(s.k, s.m) : Slot{};
+  }
+  return {};
+}
+
+qturn_operand describe(const Problem& problem, const Slot& slot, Which which, std::int64_t batch) {
+  qturn_operand out{};
+  out.struct_size = sizeof out;
+  out.type = static_cast<std::int32_t>(slot.type);
+  out.layout = static_cast<std::int32_t>(slot.layout);
+  out.rotation = problem.rotation;
+  out.signs = static_cast<std::int32_t>(problem.signs);
+  out.scale_rule = static_cast<std::int32_t>(problem.scale_rule);
+  out.scale_block = static_cast<std::int32_t>(problem.scale_block);
+  out.rounding =
+      static_cast<std::int32_t>(which == Which::b ? problem.b_rounding : problem.a_rounding);
+  const auto bytes = slot.bytes();
+  out.data_bytes = static_cast<std::size_t>(bytes.codes * batch);
+  out.scales_bytes = static_cast<std::size_t>(bytes.scales * batch);
+  return out;
+}
+
+Status check_meaning(const qturn_operand& given, const Problem& problem, const Slot& slot,
+                     Which which) {
+  if (given.type != static_cast<std::int32_t>(slot.type))
+    return differs(which, "type", given.type, slot.type);
+  if (slot.type != DType::mxfp4) return {};
+  if (given.layout != static_cast<std::int32_t>(slot.layout))
+    return differs(which, "layout", given.layout, slot.layout);
+  if (which == Which::d || which == Which::d2) return {};
+  if (given.rotation != problem.rotation)
+    return Status(
+        Code::wrong_operand,
+        fmt::format("{}'s rotation is {}, the plan was prepared for {}; both operands of a "
+                    "product must be rotated alike",
+                    slot_name(which), given.rotation, problem.rotation));
+  if (given.signs != static_cast<std::int32_t>(problem.signs))
+    return differs(which, "signs", given.signs, problem.signs);
+  if (given.scale_rule != static_cast<std::int32_t>(problem.scale_rule))
+    return differs(which, "scale rule", given.scale_rule, problem.scale_rule);
+  if (given.scale_block != static_cast<std::int32_t>(problem.scale_block))
+    return differs(which, "scale block", given.scale_block, problem.scale_block);
+  return {};
+}
+
+}  // namespace quarterturn
