@@ -78,15 +78,28 @@ QT_FN void store_int8(const Destination& to, i64 row, i64 block, const PackedBlo
       int8_scale(from.byte, sum, any == 0u);
 }
 
+/// Swaps the bits under `mask` with those `distance` above.
+QT_FN u32 exchange_bits(u32 x, int distance, u32 mask) {
+  const u32 differ = (x ^ (x >> distance)) & mask;
+  return x ^ differ ^ (differ << distance);
+}
+
+/// A word of codes in order to the word of a panel, k and k + 4 in one byte; and back.
+QT_FN u32 panel_word(u32 codes) {
+  return exchange_bits(exchange_bits(codes, 8, 0x0000ff00u), 4, 0x00f000f0u);
+}
+QT_FN u32 word_of_panel(u32 codes) {
+  return exchange_bits(exchange_bits(codes, 4, 0x00f000f0u), 8, 0x0000ff00u);
+}
+
 QT_FN void store_panel(const Destination& to, i64 row, i64 block, const PackedBlock& from) {
   const i64 at = panel_block(row / kPanelRows, block, to.blocks);
   const int c = int(row % kPanelRows);
-  u8* codes = to.codes + at * kPanelCodes;
-  for (int k = 0; k < kBlock; ++k)
-    if (panel_shift(k) == 0) {
-      const u32 low = from.codes[k / 8] >> (4 * (k % 8)), high = low >> 16;  // k and k + 4
-      codes[panel_byte(c, k)] = u8((low & 15u) | ((high & 15u) << 4));
-    }
+  for (int w = 0; w < 4; ++w) {
+    u8* codes = to.codes + at * kPanelCodes + panel_byte(c, 8 * w);
+    const u32 word = panel_word(from.codes[w]);
+    for (int i = 0; i < 4; ++i) codes[i] = u8(word >> (8 * i));
+  }
   to.scales[at * kPanelScales + c] = u8(from.byte);
 }
 

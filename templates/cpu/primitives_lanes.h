@@ -111,11 +111,13 @@ struct PortableLanes {
   }
   /// Word j of the 64 bytes at from[lane], for all j.
   QT_CPU_INLINE void load_across(const u8* const (&from)[4], U (&x)[16]) {
-    for (int i = 0; i < 4; ++i) {
-      u32 words[16];
-      __builtin_memcpy(words, from[i], sizeof words);
+    QT_CPU_UNROLL
+    for (int part = 0; part < 4; ++part) {
+      U words[4];
+      for (int i = 0; i < 4; ++i) __builtin_memcpy(&words[i], from[i] + 16 * part, sizeof words[i]);
+      transpose(words);
       QT_CPU_UNROLL
-      for (int j = 0; j < 16; ++j) x[j][i] = words[j];
+      for (int i = 0; i < 4; ++i) x[4 * part + i] = words[i];
     }
   }
   /// The same for 16 numbers in f16 at from[lane].
@@ -132,12 +134,40 @@ struct PortableLanes {
     for (int i = 0; i < 4; ++i) x[i] = f32_from_f16(from[i]);
     return x;
   }
+  QT_CPU_INLINE void store_halves(u16* to, U x) {
+    for (int i = 0; i < 4; ++i) to[i] = u16(x[i]);
+  }
+  /// Rounded to nearest even; NaN stays NaN.
+  QT_CPU_INLINE void store_f16(u16* to, F x) {
+    for (int i = 0; i < 4; ++i) to[i] = f16_from_f32(x[i]);
+  }
+  /// Lane i of x[j] becomes lane j of x[i].
+  QT_CPU_INLINE void transpose(U (&x)[4]) {
+    const U a = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5);
+    const U b = __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7);
+    const U c = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5);
+    const U d = __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
+    x[0] = __builtin_shufflevector(a, c, 0, 1, 4, 5);
+    x[1] = __builtin_shufflevector(a, c, 2, 3, 6, 7);
+    x[2] = __builtin_shufflevector(b, d, 0, 1, 4, 5);
+    x[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
+  }
+  /// Word j of the 16 bytes at from[lane].
+  QT_CPU_INLINE void load_quads(const u8* const (&from)[4], U (&x)[4]) {
+    for (int i = 0; i < 4; ++i) __builtin_memcpy(&x[i], from[i], sizeof x[i]);
+    transpose(x);
+  }
+  /// The values of codes 0 to 15.
+  QT_CPU_INLINE F values(U code) {
+    const U m = code & 7u;
+    const U magnitude = select((U)(m < 2u), m * 0x3f000000u, (m << 22) + (126u << 23));
+    return floats(magnitude | ((code & 8u) << 28));
+  }
   /// Four words of each lane to to[lane].
   QT_CPU_INLINE void store_across(u8* const (&to)[4], const U (&x)[4]) {
-    for (int i = 0; i < 4; ++i) {
-      const u32 words[4] = {x[0][i], x[1][i], x[2][i], x[3][i]};
-      __builtin_memcpy(to[i], words, sizeof words);
-    }
+    U words[4] = {x[0], x[1], x[2], x[3]};
+    transpose(words);
+    for (int i = 0; i < 4; ++i) __builtin_memcpy(to[i], &words[i], sizeof words[i]);
   }
   QT_CPU_INLINE void store_bytes(u8* to, U x) {
     for (int i = 0; i < 4; ++i) to[i] = u8(x[i]);

@@ -88,10 +88,13 @@ struct Avx2Lanes {
   QT_CPU_INLINE void load_across(const u8* const (&from)[8], U (&x)[16]) {
     QT_CPU_UNROLL
     for (int half = 0; half < 2; ++half) {
+      U words[8];
       QT_CPU_UNROLL
       for (int i = 0; i < 8; ++i)
-        x[8 * half + i] = _mm256_loadu_si256(reinterpret_cast<const U*>(from[i] + 32 * half));
-      transpose(x + 8 * half);
+        words[i] = _mm256_loadu_si256(reinterpret_cast<const U*>(from[i] + 32 * half));
+      transpose(words);
+      QT_CPU_UNROLL
+      for (int i = 0; i < 8; ++i) x[8 * half + i] = words[i];
     }
   }
   QT_CPU_INLINE void load_across_f16(const u8* const (&from)[8], F* x) {
@@ -105,6 +108,53 @@ struct Avx2Lanes {
       QT_CPU_UNROLL
       for (int i = 0; i < 8; ++i) x[8 * half + i] = floats(words[i]);
     }
+  }
+  /// Lane i of x[j] becomes lane j of x[i].
+  QT_CPU_INLINE void transpose(U (&x)[8]) {
+    U a[8], b[8];
+    QT_CPU_UNROLL
+    for (int i = 0; i < 8; i += 2) {
+      b[i] = _mm256_unpacklo_epi32(x[i], x[i + 1]);
+      b[i + 1] = _mm256_unpackhi_epi32(x[i], x[i + 1]);
+    }
+    QT_CPU_UNROLL
+    for (int i = 0; i < 8; i += 4) {
+      a[i] = _mm256_unpacklo_epi64(b[i], b[i + 2]);
+      a[i + 1] = _mm256_unpackhi_epi64(b[i], b[i + 2]);
+      a[i + 2] = _mm256_unpacklo_epi64(b[i + 1], b[i + 3]);
+      a[i + 3] = _mm256_unpackhi_epi64(b[i + 1], b[i + 3]);
+    }
+    QT_CPU_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      x[j] = _mm256_permute2x128_si256(a[j], a[j + 4], 0x20);
+      x[j + 4] = _mm256_permute2x128_si256(a[j], a[j + 4], 0x31);
+    }
+  }
+  QT_CPU_INLINE void store_halves(u16* to, U x) {
+    const U packed = _mm256_packus_epi32(x, x);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                     _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08)));
+  }
+  QT_CPU_INLINE void store_f16(u16* to, F x) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+  }
+  QT_CPU_INLINE void load_quads(const u8* const (&from)[8], U (&x)[4]) {
+    U a[4];  // half h of the i-th: lane 4 h + i
+    QT_CPU_UNROLL
+    for (int i = 0; i < 4; ++i)
+      a[i] = _mm256_loadu2_m128i(reinterpret_cast<const __m128i*>(from[4 + i]),
+                                 reinterpret_cast<const __m128i*>(from[i]));
+    const U b0 = _mm256_unpacklo_epi32(a[0], a[1]), b1 = _mm256_unpackhi_epi32(a[0], a[1]);
+    const U b2 = _mm256_unpacklo_epi32(a[2], a[3]), b3 = _mm256_unpackhi_epi32(a[2], a[3]);
+    x[0] = _mm256_unpacklo_epi64(b0, b2);
+    x[1] = _mm256_unpackhi_epi64(b0, b2);
+    x[2] = _mm256_unpacklo_epi64(b1, b3);
+    x[3] = _mm256_unpackhi_epi64(b1, b3);
+  }
+  QT_CPU_INLINE F values(U code) {
+    const F table = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f);
+    const U sign = _mm256_slli_epi32(both(code, splat(8u)), 28);
+    return floats(either(bits(_mm256_permutevar8x32_ps(table, code)), sign));
   }
   QT_CPU_INLINE void store_across(u8* const (&to)[8], const U (&x)[4]) {
     const U a0 = _mm256_unpacklo_epi32(x[0], x[1]), a1 = _mm256_unpackhi_epi32(x[0], x[1]);
@@ -170,27 +220,6 @@ struct Avx2Lanes {
   }
 
  private:
-  /// Lane i of x[j] becomes lane j of x[i].
-  QT_CPU_INLINE void transpose(U* x) {
-    U a[8], b[8];
-    QT_CPU_UNROLL
-    for (int i = 0; i < 8; i += 2) {
-      b[i] = _mm256_unpacklo_epi32(x[i], x[i + 1]);
-      b[i + 1] = _mm256_unpackhi_epi32(x[i], x[i + 1]);
-    }
-    QT_CPU_UNROLL
-    for (int i = 0; i < 8; i += 4) {
-      a[i] = _mm256_unpacklo_epi64(b[i], b[i + 2]);
-      a[i + 1] = _mm256_unpackhi_epi64(b[i], b[i + 2]);
-      a[i + 2] = _mm256_unpacklo_epi64(b[i + 1], b[i + 3]);
-      a[i + 3] = _mm256_unpackhi_epi64(b[i + 1], b[i + 3]);
-    }
-    QT_CPU_UNROLL
-    for (int j = 0; j < 4; ++j) {
-      x[j] = _mm256_permute2x128_si256(a[j], a[j + 4], 0x20);
-      x[j + 4] = _mm256_permute2x128_si256(a[j], a[j + 4], 0x31);
-    }
-  }
   QT_CPU_INLINE void store_halves(u8* lower, u8* upper, U x, U y) {
     _mm256_storeu_si256(reinterpret_cast<U*>(lower), _mm256_permute2x128_si256(x, y, 0x20));
     _mm256_storeu_si256(reinterpret_cast<U*>(upper), _mm256_permute2x128_si256(x, y, 0x31));

@@ -93,6 +93,62 @@ struct Avx512Lanes {
   QT_CPU_INLINE F load_f16(const u16* from) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
   }
+  /// Lane i of x[j] becomes lane j of x[i].
+  QT_CPU_INLINE void transpose(U (&x)[16]) {
+    U a[16], b[16];
+    QT_CPU_UNROLL
+    for (int i = 0; i < 16; i += 2) {
+      b[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+      b[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+    }
+    // a[4 r + j]: in quarter q, word 4 q + j of lanes 4 r to 4 r + 3.
+    QT_CPU_UNROLL
+    for (int i = 0; i < 16; i += 4) {
+      a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
+      a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
+      a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
+      a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
+    }
+    QT_CPU_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      const U even_low = _mm512_shuffle_i32x4(a[j], a[j + 4], 0x88);
+      const U odd_low = _mm512_shuffle_i32x4(a[j], a[j + 4], 0xdd);
+      const U even_high = _mm512_shuffle_i32x4(a[j + 8], a[j + 12], 0x88);
+      const U odd_high = _mm512_shuffle_i32x4(a[j + 8], a[j + 12], 0xdd);
+      x[j] = _mm512_shuffle_i32x4(even_low, even_high, 0x88);
+      x[j + 4] = _mm512_shuffle_i32x4(odd_low, odd_high, 0x88);
+      x[j + 8] = _mm512_shuffle_i32x4(even_low, even_high, 0xdd);
+      x[j + 12] = _mm512_shuffle_i32x4(odd_low, odd_high, 0xdd);
+    }
+  }
+  QT_CPU_INLINE void store_halves(u16* to, U x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(x));
+  }
+  QT_CPU_INLINE void store_f16(u16* to, F x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                        _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+  QT_CPU_INLINE void load_quads(const u8* const (&from)[16], U (&x)[4]) {
+    U a[4];  // quarter q of the i-th: lane 4 q + i
+    QT_CPU_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      a[i] = _mm512_castsi128_si512(quad(from[i]));
+      a[i] = _mm512_inserti32x4(a[i], quad(from[4 + i]), 1);
+      a[i] = _mm512_inserti32x4(a[i], quad(from[8 + i]), 2);
+      a[i] = _mm512_inserti32x4(a[i], quad(from[12 + i]), 3);
+    }
+    const U b0 = _mm512_unpacklo_epi32(a[0], a[1]), b1 = _mm512_unpackhi_epi32(a[0], a[1]);
+    const U b2 = _mm512_unpacklo_epi32(a[2], a[3]), b3 = _mm512_unpackhi_epi32(a[2], a[3]);
+    x[0] = _mm512_unpacklo_epi64(b0, b2);
+    x[1] = _mm512_unpackhi_epi64(b0, b2);
+    x[2] = _mm512_unpacklo_epi64(b1, b3);
+    x[3] = _mm512_unpackhi_epi64(b1, b3);
+  }
+  QT_CPU_INLINE F values(U code) {
+    const F table = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f,
+                                   -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
+    return _mm512_permutexvar_ps(code, table);
+  }
   QT_CPU_INLINE void store_across(u8* const (&to)[16], const U (&x)[4]) {
     const U a0 = _mm512_unpacklo_epi32(x[0], x[1]), a1 = _mm512_unpackhi_epi32(x[0], x[1]);
     const U a2 = _mm512_unpacklo_epi32(x[2], x[3]), a3 = _mm512_unpackhi_epi32(x[2], x[3]);
@@ -145,33 +201,8 @@ struct Avx512Lanes {
   }
 
  private:
-  /// Lane i of x[j] becomes lane j of x[i].
-  QT_CPU_INLINE void transpose(U (&x)[16]) {
-    U a[16], b[16];
-    QT_CPU_UNROLL
-    for (int i = 0; i < 16; i += 2) {
-      b[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
-      b[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
-    }
-    // a[4 r + j]: in quarter q, word 4 q + j of lanes 4 r to 4 r + 3.
-    QT_CPU_UNROLL
-    for (int i = 0; i < 16; i += 4) {
-      a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
-      a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
-      a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
-      a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
-    }
-    QT_CPU_UNROLL
-    for (int j = 0; j < 4; ++j) {
-      const U even_low = _mm512_shuffle_i32x4(a[j], a[j + 4], 0x88);
-      const U odd_low = _mm512_shuffle_i32x4(a[j], a[j + 4], 0xdd);
-      const U even_high = _mm512_shuffle_i32x4(a[j + 8], a[j + 12], 0x88);
-      const U odd_high = _mm512_shuffle_i32x4(a[j + 8], a[j + 12], 0xdd);
-      x[j] = _mm512_shuffle_i32x4(even_low, even_high, 0x88);
-      x[j + 4] = _mm512_shuffle_i32x4(odd_low, odd_high, 0x88);
-      x[j + 8] = _mm512_shuffle_i32x4(even_low, even_high, 0xdd);
-      x[j + 12] = _mm512_shuffle_i32x4(odd_low, odd_high, 0xdd);
-    }
+  QT_CPU_INLINE __m128i quad(const u8* from) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
   }
   template <int i>
   QT_CPU_INLINE void store_quarters(u8* const (&to)[16], U x) {

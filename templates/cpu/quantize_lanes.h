@@ -8,7 +8,7 @@
 #ifndef QT_CPU_QUANTIZE_LANES_H
 #define QT_CPU_QUANTIZE_LANES_H
 
-#include "cpu/primitives_lanes.h"
+#include "cpu/lane_places.h"
 #include "cpu/quantize_scalar.h"
 
 namespace qt {
@@ -18,15 +18,6 @@ namespace cpu {
 /// extreme.
 constexpr u32 kLeastPlain = 37u << 23;
 constexpr u32 kBeyondPlain = 227u << 23;
-
-/// Which nibble of a word an element goes to: in order, or as panels want it, k and k + 4 in one
-/// byte.
-enum class Nibbles { in_order, panel };
-
-/// The element in nibble `place` of a word.
-QT_FN constexpr int element_at(Nibbles nibbles, int place) {
-  return nibbles == Nibbles::in_order ? place : place / 2 + place % 2 * 4;
-}
 
 /// Sign bits to flip, an element each, for broadcasting.
 struct SignFlips {
@@ -117,7 +108,7 @@ QT_CPU_INLINE LaneScales<Isa> lane_scales(typename Isa::U amax, ScaleRule rule, 
 }
 
 /// Eight codes to nearest, ties to even, of |y| < 8 (or at most 6, with `clip`).
-template <class Isa, Nibbles nibbles>
+template <class Isa>
 QT_CPU_INLINE typename Isa::U nearest_codes(const typename Isa::F (&y)[8]) {
   using U = typename Isa::U;
   // Where e is the exponent of y, but at least 0, the last place of 2^e * magic is 2^e / 2. So the
@@ -135,9 +126,8 @@ QT_CPU_INLINE typename Isa::U nearest_codes(const typename Isa::F (&y)[8]) {
   U pair[4];
   QT_CPU_UNROLL
   for (int i = 0; i < 4; ++i)
-    pair[i] = Isa::template dot_halves<1024, 16>(
-        Isa::template dot_halves<64, 1>(sum[element_at(nibbles, 2 * i)]),
-        sum[element_at(nibbles, 2 * i + 1)]);
+    pair[i] = Isa::template dot_halves<1024, 16>(Isa::template dot_halves<64, 1>(sum[2 * i]),
+                                                 sum[2 * i + 1]);
   U out = Isa::both(Isa::template right<6>(pair[0]), Isa::splat(0x77u));
   out = Isa::merge(out, Isa::template left<2>(pair[1]), Isa::splat(0x7700u));
   out = Isa::merge(out, Isa::template left<10>(pair[2]), Isa::splat(0x770000u));
@@ -151,7 +141,7 @@ QT_CPU_INLINE typename Isa::U nearest_codes(const typename Isa::F (&y)[8]) {
 }
 
 /// Eight codes of |y| < 8 by stochastic rounding; two draws of 16 bits in each of `noise`.
-template <class Isa, Nibbles nibbles>
+template <class Isa>
 QT_CPU_INLINE typename Isa::U random_codes(const typename Isa::F (&y)[8],
                                            const typename Isa::U (&noise)[4]) {
   using U = typename Isa::U;
@@ -167,57 +157,21 @@ QT_CPU_INLINE typename Isa::U random_codes(const typename Isa::F (&y)[8],
   U half[2];  // four codes from bit 6 on
   QT_CPU_UNROLL
   for (int i = 0; i < 2; ++i) {
-    half[i] = Isa::template dot_halves<0, 1>(code[element_at(nibbles, 4 * i)]);
-    half[i] = Isa::template dot_halves<0, 16>(half[i], code[element_at(nibbles, 4 * i + 1)]);
-    half[i] = Isa::template dot_halves<0, 256>(half[i], code[element_at(nibbles, 4 * i + 2)]);
-    half[i] = Isa::template dot_halves<0, 4096>(half[i], code[element_at(nibbles, 4 * i + 3)]);
+    half[i] = Isa::template dot_halves<0, 1>(code[4 * i]);
+    half[i] = Isa::template dot_halves<0, 16>(half[i], code[4 * i + 1]);
+    half[i] = Isa::template dot_halves<0, 256>(half[i], code[4 * i + 2]);
+    half[i] = Isa::template dot_halves<0, 4096>(half[i], code[4 * i + 3]);
   }
   U signs = Isa::both(Isa::bits(y[0]), Isa::splat(kSign));
   QT_CPU_UNROLL
   for (int place = 1; place < 8; ++place)
-    signs = Isa::merge(Isa::template right<4>(signs), Isa::bits(y[element_at(nibbles, place)]),
-                       Isa::splat(kSign));
+    signs = Isa::merge(Isa::template right<4>(signs), Isa::bits(y[place]), Isa::splat(kSign));
   const U low = Isa::merge(signs, Isa::template right<6>(half[0]), Isa::splat(0x7777u));
   return Isa::merge(low, Isa::template left<10>(half[1]), Isa::splat(0x77770000u));
 }
 
-/// Where the segments in a group's lanes belong; the first `count` of them are real.
-template <class Isa>
-struct LanePlaces {
-  i64 row[Isa::lanes];
-  i64 block[Isa::lanes];  // the segment's first
-  u8* codes[Isa::lanes];  // not for panels, which lanes fill together
-  u8* scales[Isa::lanes];
-  int count;
-  bool neighbours;  // lane i has the i-th of consecutive blocks of one row
-};
-
-/// Bytes of a block's codes and of what stands for its scale.
-QT_FN i64 code_bytes(Layout layout) { return layout == Layout::int8_blocks ? 32 : 16; }
-QT_FN i64 scale_bytes(Layout layout) { return layout == Layout::int8_blocks ? 8 : 1; }
-
-/// Lanes take segments of `blocks` blocks, `row_step` rows and `block_step` blocks from each other.
-template <class Isa>
-QT_CPU_INLINE void place_lanes(const Destination& to, i64 row, i64 block, i64 row_step,
-                               i64 block_step, LanePlaces<Isa>& places) {
-  const i64 codes = code_bytes(to.layout), scales = scale_bytes(to.layout);
-  const bool int8 = to.layout == Layout::int8_blocks;
-  const i64 code_pitch = int8 ? to.blocks * codes : to.code_pitch;
-  const i64 scale_pitch = int8 ? to.blocks * scales : to.scale_pitch;
-  u8* const first_codes = to.codes + row * code_pitch + block * codes;
-  u8* const first_scales = to.scales + row * scale_pitch + block * scales;
-  for (i64 i = 0; i < Isa::lanes; ++i) {
-    places.row[i] = row + i * row_step;
-    places.block[i] = block + i * block_step;
-    places.codes[i] = first_codes + i * (row_step * code_pitch + block_step * codes);
-    places.scales[i] = first_scales + i * (row_step * scale_pitch + block_step * scales);
-  }
-  places.count = Isa::lanes;
-  places.neighbours = row_step == 0 && block_step == 1;
-}
-
 /// Blocks b of all lanes, scaled and rounded: four words of codes a lane.
-template <class Isa, Nibbles nibbles, class Config>
+template <class Isa, class Config>
 QT_CPU_INLINE void encode_lanes(const Config& config, const Noise& noise,
                                 const u64 (&calls)[Isa::lanes], int b,
                                 const typename Isa::F (&x)[kBlock], const LaneScales<Isa>& scales,
@@ -240,69 +194,12 @@ QT_CPU_INLINE void encode_lanes(const Config& config, const Noise& noise,
     if (config.rounding == Rounding::sr16) {
       typename Isa::U draws[4];
       Isa::draw(noise, calls, u64(4 * b + w), draws);
-      words[w] = random_codes<Isa, nibbles>(y, draws);
+      words[w] = random_codes<Isa>(y, draws);
     } else {
-      words[w] = nearest_codes<Isa, nibbles>(y);
+      words[w] = nearest_codes<Isa>(y);
     }
     words[w] = Isa::both(words[w], scales.keep);
   }
-}
-
-/// Codes and bytes of blocks b of a whole group of lanes, wherever they belong.
-template <class Isa>
-QT_CPU_INLINE void store_lanes(const Destination& to, const LanePlaces<Isa>& places, int b,
-                               typename Isa::U byte, const typename Isa::U (&words)[4]) {
-  constexpr int n = Isa::lanes;
-  if (to.layout == Layout::panel16) {  // lanes are rows of one panel, nibbles in its order
-    const i64 at = panel_block(places.row[0] / kPanelRows, places.block[0] + b, to.blocks);
-    const int c = int(places.row[0] % kPanelRows);
-    for (int w = 0; w < 4; ++w)
-      Isa::store_words(reinterpret_cast<u32*>(to.codes + at * kPanelCodes + 64 * w + 4 * c),
-                       words[w]);
-    Isa::store_bytes(to.scales + at * kPanelScales + c, byte);
-    return;
-  }
-  u8* codes[n];
-  for (int i = 0; i < n; ++i) codes[i] = places.codes[i] + b * code_bytes(to.layout);
-  if (to.layout == Layout::int8_blocks) {
-    typename Isa::U even[4], odd[4], sum = Isa::splat(0u), any = sum;
-    QT_CPU_UNROLL
-    for (int w = 0; w < 4; ++w) {
-      even[w] = Isa::twice(words[w]);
-      odd[w] = Isa::twice(Isa::template right<4>(words[w]));
-      sum = Isa::add_bytes(Isa::add_bytes(sum, even[w]), odd[w]);
-      any = Isa::merge(any, words[w], Isa::splat(0x77777777u));
-    }
-    u32 bytes[n], sums[n], nonzero[n];
-    Isa::store_words(bytes, byte);
-    Isa::store_words(sums, sum);
-    Isa::store_words(nonzero, any);
-    for (int i = 0; i < n; ++i)
-      reinterpret_cast<Int8Scale*>(places.scales[i])[b] =
-          int8_scale(bytes[i], i32(sums[i]), nonzero[i] == 0u);
-    Isa::store_by_turns(codes, even, odd);
-    return;
-  }
-  if (places.neighbours) {
-    Isa::store_bytes(places.scales[0], byte);
-  } else {
-    u8 bytes[n];
-    Isa::store_bytes(bytes, byte);
-    for (int i = 0; i < n; ++i) places.scales[i][b] = bytes[i];
-  }
-  Isa::store_across(codes, words);
-}
-
-/// The same for a group with fewer real lanes; nibbles in order.
-template <class Isa>
-QT_CPU_NOINLINE void store_some_lanes(const Destination& to, const LanePlaces<Isa>& places, int b,
-                                      typename Isa::U byte, const typename Isa::U (&words)[4]) {
-  u32 bytes[Isa::lanes], codes[4][Isa::lanes];
-  Isa::store_words(bytes, byte);
-  for (int w = 0; w < 4; ++w) Isa::store_words(codes[w], words[w]);
-  for (int i = 0; i < places.count; ++i)
-    store_block(to, places.row[i], places.block[i] + b,
-                {bytes[i], {codes[0][i], codes[1][i], codes[2][i], codes[3][i]}});
 }
 
 /// Blocks b of a group, from rotated values (but for 1/sqrt(g)) to memory; returns the lanes whose
@@ -320,16 +217,11 @@ QT_CPU_INLINE u32 finish_lanes(const Config& config, const Copy& copy,
       lane_scales<Isa>(Isa::greater(Isa::greater(amax[0], amax[1]), Isa::greater(amax[2], amax[3])),
                        config.scale_rule, config.rotation);
   typename Isa::U words[4];
-  if (config.d_layout == Layout::panel16) {
-    encode_lanes<Isa, Nibbles::panel>(config, copy.noise, calls, b, x, scales, words);
+  encode_lanes<Isa>(config, copy.noise, calls, b, x, scales, words);
+  if (unlikely(places.count < Isa::lanes))
+    store_some_lanes<Isa>(copy.to, places, b, scales.byte, words);
+  else
     store_lanes<Isa>(copy.to, places, b, scales.byte, words);
-  } else {
-    encode_lanes<Isa, Nibbles::in_order>(config, copy.noise, calls, b, x, scales, words);
-    if (unlikely(places.count < Isa::lanes))
-      store_some_lanes<Isa>(copy.to, places, b, scales.byte, words);
-    else
-      store_lanes<Isa>(copy.to, places, b, scales.byte, words);
-  }
   return scales.extreme;
 }
 
