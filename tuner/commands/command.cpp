@@ -1,0 +1,227 @@
+#include "tuner/commands/command.hpp"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace quarterturn {
+namespace {
+
+template <class E>
+Status read_enum(const char* option, const std::string& text, E& out) {
+  const auto value = parse_enum<E>(text);
+  if (!value)
+    return Status(Code::invalid_argument, fmt::format("--{} '{}' is not known; allowed: {}", option,
+                                                      text, allowed_names<E>()));
+  out = *value;
+  return {};
+}
+
+Result<Recipe> recipe_of(const WorkOptions& options) {
+  Recipe recipe;
+  recipe.rotation = options.rotation;
+  recipe.biased = options.allow_biased ? BiasedRounding::allowed : BiasedRounding::refused;
+  for (const auto& status :
+       {read_enum("op", options.op, recipe.op), read_enum("signs", options.signs, recipe.signs),
+        read_enum("scale-rule", options.scale_rule, recipe.scale_rule),
+        read_enum("rounding", options.rounding, recipe.a_rounding),
+        read_enum("type", options.in_type, recipe.in_type),
+        read_enum("contract", options.contract, recipe.contract),
+        read_enum("spread", options.spread, recipe.spread),
+        read_enum("reproducibility", options.repro, recipe.repro)})
+    if (!status.ok()) return status;
+  // Weights are rounded to nearest: noise belongs to activations and gradients. Wgrad has no
+  // weight.
+  if (!options.out_type.empty())
+    if (auto status = read_enum("out-type", options.out_type, recipe.out_type); !status.ok())
+      return status;
+  auto roles = parse_roles(options.roles);
+  if (!roles.ok()) return roles.status();
+  recipe.roles = std::move(*roles);
+  auto tokens = parse_tokens(options.tokens);
+  if (!tokens.ok()) return tokens.status();
+  recipe.tokens = std::move(*tokens);
+  return recipe;
+}
+
+nlohmann::ordered_json json_value(const std::string& text) {
+  if (!text.empty() && (std::isdigit(static_cast<unsigned char>(text[0])) || text[0] == '-')) {
+    std::int64_t whole = 0;
+    const auto* const end = text.data() + text.size();
+    if (const auto r = std::from_chars(text.data(), end, whole);
+        r.ec == std::errc() && r.ptr == end)
+      return whole;
+    double real = 0;
+    if (const auto r = std::from_chars(text.data(), end, real); r.ec == std::errc() && r.ptr == end)
+      return real;
+  }
+  return text;
+}
+
+}  // namespace
+
+int fail(const Status& status) {
+  std::fprintf(stderr, "qturn: %s\n", status.message().c_str());
+  switch (status.code()) {
+    case Code::ok:
+      return kExitOk;
+    case Code::invalid_argument:
+    case Code::invalid_problem:
+    case Code::not_supported:
+    case Code::unknown_name:
+      return kExitUsage;
+    case Code::interrupted:
+      return kExitInterrupted;
+    case Code::no_device:
+    case Code::no_driver:
+    case Code::no_compiler:
+    case Code::io_error:
+    case Code::read_only:
+    case Code::disk_full:
+    case Code::not_ours:
+    case Code::newer_version:
+    case Code::damaged:
+    case Code::network_filesystem:
+      return kExitUnavailable;
+    default:
+      return kExitFailed;
+  }
+}
+
+void add_json(CLI::App& app, GlobalOptions& options) {
+  app.add_flag("--json", options.json, "One JSON object a line on stdout instead of a table");
+}
+void add_database(CLI::App& app, GlobalOptions& options) {
+  app.add_option("--db", options.database,
+                 "The tuning database's file (default: `qturn config` shows it)");
+}
+void add_device(CLI::App& app, GlobalOptions& options) {
+  app.add_option("--device", options.device,
+                 "cpu, cuda, cuda:1, hip, ... (default: a GPU that can be used, else cpu)");
+  app.add_option("--threads", options.threads,
+                 "CPU workers (default: all that this process may use)")
+      ->check(CLI::Range(1, 4096));
+  app.add_option("--log", options.log, "What is logged to stderr: error, warning, info, debug");
+}
+
+Result<SettingSources> sources_of(const GlobalOptions& options) {
+  SettingSources sources;
+  auto& given = sources.options;
+  if (!options.database.empty()) given[Setting::database] = options.database;
+  if (options.threads > 0) given[Setting::threads] = std::to_string(options.threads);
+  if (!options.log.empty()) given[Setting::log] = options.log;
+  if (options.device.empty()) return sources;
+  const auto colon = options.device.find(':');
+  const auto backend = options.device.substr(0, colon);
+  const auto ordinal =
+      colon == std::string::npos ? std::string("0") : options.device.substr(colon + 1);
+  const bool number = !ordinal.empty() &&
+                      ordinal.find_first_not_of("0123456789") == std::string::npos &&
+                      ordinal.size() < 4;
+  if ((backend != "cpu" && backend != "cuda" && backend != "hip") || !number)
+    return Status(Code::invalid_argument,
+                  fmt::format("--device '{}' is not a device; write cpu, cuda, cuda:1, hip or "
+                              "hip:0 (`qturn devices` lists them)",
+                              options.device));
+  given[Setting::backend] = backend;
+  given[Setting::device] = ordinal;
+  return sources;
+}
+
+Result<std::shared_ptr<Context>> open_context(const GlobalOptions& options) {
+  auto sources = sources_of(options);
+  if (!sources.ok()) return sources.status();
+  ContextOptions context;
+  context.sources = std::move(*sources);
+  context.log = [](LogLevel, const char* message) { std::fprintf(stderr, "qturn: %s\n", message); };
+  return Context::create(std::move(context));
+}
+
+void add_work(CLI::App& app, WorkOptions& options) {
+  auto* model = app.add_option("--model", options.model,
+                               "A bundled model (Llama-3.1-8B, ...) or the path of a config.json");
+  auto* shape = app.add_option("--shape", options.shape,
+                               "One product instead: MxNxK = tokens x out features x in features");
+  model->excludes(shape);
+  app.add_option("--tokens", options.tokens, "Token counts and ranges, each a problem: 1,16,1..512")
+      ->capture_default_str();
+  app.add_option("--roles", options.roles, "fprop, dgrad, wgrad, or several")
+      ->capture_default_str();
+  app.add_option("--tp", options.tp, "Ranks of tensor parallelism that share each layer")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--op", options.op, "hadamard_gemm, gemm, quantize, ...")->capture_default_str();
+  app.add_option("--rotation", options.rotation, "Hadamard block: 0 (none), 16, 32, 64, 128, 256")
+      ->capture_default_str();
+  app.add_option("--signs", options.signs, "none, fixed, per_call")->capture_default_str();
+  app.add_option("--scale-rule", options.scale_rule, "floor, even, rceil, ceil, ts34, quest, ...")
+      ->capture_default_str();
+  app.add_option("--rounding", options.rounding, "Of activations and gradients: rne, sr16, ...")
+      ->capture_default_str();
+  app.add_flag("--allow-biased", options.allow_biased,
+               "Stochastic rounding even where the scale rule clips");
+  app.add_option("--type", options.in_type, "Of high-precision operands: bf16, f16, f32")
+      ->capture_default_str();
+  app.add_option("--out-type", options.out_type,
+                 "Of the result (default: as --type; f32 for wgrad)");
+  app.add_option("--contract", options.contract, "exact, or fast (GPU: FP8 accumulation, promoted)")
+      ->capture_default_str();
+  app.add_option("--spread", options.spread, "narrow for rotated forward data, any for gradients")
+      ->capture_default_str();
+  app.add_option("--reproducibility", options.repro, "any, run_to_run, batch_invariant")
+      ->capture_default_str();
+}
+
+Result<Workload> workload_of(const WorkOptions& options) {
+  if (options.model.empty() && options.shape.empty())
+    return Status(Code::invalid_argument, "name what to work on: --model NAME, or --shape MxNxK");
+  auto recipe = recipe_of(options);
+  if (!recipe.ok()) return recipe.status();
+  if (!options.shape.empty()) {
+    auto shape = parse_shape(options.shape, recipe->op);
+    if (!shape.ok()) return shape.status();
+    recipe->tokens = {shape->tokens};
+    auto workload = make_workload({{shape->linear}, {}}, *recipe);
+    if (workload.items.empty() && !workload.refused.empty())
+      return Status(Code::invalid_problem, workload.refused.front().reason);
+    return workload;
+  }
+  auto model = find_model(options.model);
+  if (!model.ok()) return model.status();
+  return make_workload(linear_layers(*model, options.tp), *recipe);
+}
+
+void report_refusals(const Workload& workload) {
+  for (const auto& refusal : workload.refused)
+    std::fprintf(stderr, "qturn: %s is left out: %s\n", refusal.layer.c_str(),
+                 refusal.reason.c_str());
+}
+
+void Table::print(bool json) const {
+  if (json) {
+    for (const auto& row : rows_) {
+      nlohmann::ordered_json object;
+      for (std::size_t i = 0; i < columns_.size() && i < row.size(); ++i)
+        object[columns_[i]] = json_value(row[i]);
+      std::printf("%s\n", object.dump().c_str());
+    }
+    return;
+  }
+  std::vector<std::size_t> widths;
+  for (const auto& column : columns_) widths.push_back(column.size());
+  for (const auto& row : rows_)
+    for (std::size_t i = 0; i < row.size() && i < widths.size(); ++i)
+      widths[i] = std::max(widths[i], row[i].size());
+  const auto line = [&](const std::vector<std::string>& values) {
+    std::string out;
+    for (std::size_t i = 0; i < values.size(); ++i)
+      out += i + 1 == values.size() ? values[i] : fmt::format("{:<{}}  ", values[i], widths[i]);
+    std::printf("%s\n", out.c_str());
+  };
+  line(columns_);
+  for (const auto& row : rows_) line(row);
+}
+
+}  // namespace quarterturn

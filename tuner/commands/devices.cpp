@@ -1,0 +1,42 @@
+// qturn devices: what can be tuned on here, and why other back ends cannot.
+#include <fmt/format.h>
+
+#include "runtime/cpu/features.hpp"
+#include "runtime/cuda/backend.hpp"
+#include "tuner/commands/command.hpp"
+
+namespace quarterturn {
+
+std::function<int()> register_devices(CLI::App& app) {
+  auto* command = app.add_subcommand("devices", "List the devices that can be used here");
+  auto global = std::make_shared<GlobalOptions>();
+  add_json(*command, *global);
+  return [global] {
+    Table table({"device", "target", "units", "memory_gib", "class", "name"});
+    const auto gib = [](std::int64_t bytes) {
+      return fmt::format("{}", (bytes + (std::int64_t{1} << 29)) >> 30);
+    };
+    const auto machine = cpu::detect_cpu();
+    table.add({"cpu", machine.target.key(), fmt::format("{}", machine.cores),
+               gib(machine.memory_bytes), machine.performance_class(machine.cores), machine.name});
+    const auto count = cuda::device_count();
+    if (!count.ok())
+      std::fprintf(stderr, "qturn: no CUDA device: %s\n", count.status().message().c_str());
+    for (std::int32_t i = 0; count.ok() && i < *count; ++i) {
+      cuda::BackendOptions options;
+      options.ordinal = i;
+      const auto backend = cuda::open_backend(nullptr, options);
+      if (!backend.ok()) {
+        std::fprintf(stderr, "qturn: cuda:%d: %s\n", i, backend.status().message().c_str());
+        continue;
+      }
+      const auto& device = (*backend)->device();
+      table.add({fmt::format("cuda:{}", i), device.target.key(), fmt::format("{}", device.units),
+                 gib(device.memory_bytes), device.performance_class, device.name});
+    }
+    table.print(global->json);
+    return static_cast<int>(kExitOk);
+  };
+}
+
+}  // namespace quarterturn
