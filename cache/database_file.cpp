@@ -69,7 +69,7 @@ Result<std::vector<std::string>> Database::check() {
       if (query.text(0) != "ok") faults.push_back(query.text(0));
     if (!query.status().ok()) faults.push_back(query.status().message());
   };
-  collect("PRAGMA quick_check");
+  collect("PRAGMA integrity_check");
   collect(
       "SELECT 'row of ' || \"table\" || ' refers to a missing row of ' || parent "
       "FROM pragma_foreign_key_check");

@@ -346,7 +346,8 @@ Status Database::State::heal() {
   // Another process may have mended it while this one waited; and a fault may have been passing.
   Status status = connect();
   if (status.ok()) {
-    const auto verdict = connection.text("PRAGMA quick_check(1)");
+    // Not quick_check: an index that does not fit its table fails queries, too.
+    const auto verdict = connection.text("PRAGMA integrity_check(1)");
     status = verdict.status();
     if (verdict.ok() && *verdict != "ok") status = {Code::damaged, *verdict};
     if (status.ok()) status = schema::check_objects(connection, "main", schema::Extras::allowed);

@@ -112,8 +112,10 @@ Result<Digest> Database::export_snapshot(const std::string& path, const Snapshot
                   fmt::format("\"{}\" is not a path a snapshot can be written to", path));
   const std::string temporary = fmt::format("{}.{}.tmp", path, unique_name());
   const auto make = [&]() -> Result<Digest> {
-    auto opened = Connection::open(temporary, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE,
-                                   std::chrono::milliseconds(1000));
+    if (mknod(temporary.c_str(), S_IFREG | 0600, 0) != 0)
+      return system_status(errno, fmt::format("create {}", temporary));
+    auto opened =
+        Connection::open(temporary, SQLITE_OPEN_READWRITE, std::chrono::milliseconds(1000));
     if (!opened.ok()) return opened.status();
     Connection& c = *opened;
     Status status = schema::migrate(c, schema::steps());
