@@ -2,6 +2,9 @@
 
 namespace quarterturn::cpu {
 
-std::vector<const Family*> families() { return {&gemm(), &weight_only(), &hadamard_gemm(), &quantize()}; }
+std::vector<const Family*> families() {
+  return {&gemm(), &weight_only(), &hadamard_gemm(), &quantize(),
+          &pack(), &dequantize(),  &hadamard()};
+}
 
 }  // namespace quarterturn::cpu

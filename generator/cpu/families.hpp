@@ -11,6 +11,9 @@ const Family& gemm();
 const Family& weight_only();
 const Family& hadamard_gemm();
 const Family& quantize();
+const Family& pack();
+const Family& dequantize();
+const Family& hadamard();
 
 std::vector<const Family*> families();
 

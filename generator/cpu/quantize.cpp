@@ -94,10 +94,9 @@ class Quantize : public Family {
   double predicted_cost(const Problem& p, const Target&, const Variant& v) const override {
     const double elements = static_cast<double>(p.m.hi) * static_cast<double>(p.k.hi);
     const double copies = p.copies == Copies::both ? 2 : 1;
-    const auto isa = static_cast<Isa>(v.value("isa"));
-    const double slowness = isa == Isa::avx512 ? 0 : isa == Isa::avx2 ? 4 : 16;
     const double parts = static_cast<double>(parts_of(p, v, p.m.hi, p.k.hi).per_entry());
-    return elements * (static_cast<double>(bytes_of(p.a_type)) + copies * (0.53 + slowness)) +
+    return elements * (static_cast<double>(bytes_of(p.a_type)) +
+                       copies * (0.53 + slowness(static_cast<Isa>(v.value("isa"))))) +
            4096 * parts;
   }
 };

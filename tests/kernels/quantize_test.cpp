@@ -6,10 +6,10 @@
 #include <cstdio>
 #include <random>
 
-#include "cpu/quantize.h"
 #include "generator/cpu/families.hpp"
 #include "reference/formats.hpp"
 #include "reference/quantize.hpp"
+#include "tests/kernels/any_mode.hpp"
 #include "tests/kernels/jit.hpp"
 #include "tests/kernels/operands.hpp"
 
@@ -178,13 +178,7 @@ struct Written {
 
   void want(Layout layout, std::int64_t b, const reference::Quantized& q) {
     const auto blocks = q.k / 32;
-    Operand operand;
-    operand.rows = q.rows;
-    operand.blocks = blocks;
-    for (std::int64_t r = 0; r < q.rows; ++r) {
-      for (std::int64_t i = 0; i < q.k; ++i) operand.codes.push_back(q.code(r, i));
-      for (std::int64_t i = 0; i < blocks; ++i) operand.bytes.push_back(q.scale(r, 32 * i));
-    }
+    const Operand operand(q);
     const auto put = [](Memory& to, std::int64_t at, Memory& from) {
       std::memcpy(to.data() + at, from.data(), static_cast<std::size_t>(from.bytes()));
     };
@@ -303,9 +297,8 @@ Case some_case(Problem problem, std::mt19937& random) {
   return c;
 }
 
-template <class Isa>
-qt::cpu::QuantizeConfig<Isa> config_of(const Problem& p, int tile_m, int tile_k) {
-  qt::cpu::QuantizeConfig<Isa> out;
+QuantizeConfig config_of(const Problem& p, int tile_m, int tile_k) {
+  QuantizeConfig out;
   out.a_type = static_cast<qt::cpu::DType>(p.a_type);
   out.copies = static_cast<qt::cpu::Copies>(p.copies);
   out.d_layout = static_cast<qt::cpu::Layout>(p.d_layout);
@@ -319,61 +312,16 @@ qt::cpu::QuantizeConfig<Isa> config_of(const Problem& p, int tile_m, int tile_k)
   return out;
 }
 
-/// The kernel text with its modes at run time: one compilation for all of them.
-class AnyMode {
- public:
-  using Entry = void (*)(const void* config, const qt_args*, long long part);
-
-  /// In this program, as the prebuilt kernel is.
-  AnyMode() : entry_(&portable) {}
-  /// For an instruction set, compiled now.
-  AnyMode(const Target& target, const std::string& lanes, const std::string& text) {
-    Source source;
-    source.text = "#include \"args.h\"\n#include \"" + text +
-                  "\"\n#include \"cpu/quantize.h\"\n"
-                  "extern \"C\" __attribute__((visibility(\"default\"))) void any(\n"
-                  "    const void* config, const qt_args* args, long long part) {\n"
-                  "  qt::cpu::quantize(*static_cast<const qt::cpu::QuantizeConfig<qt::cpu::" +
-                  lanes + ">*>(config), args, part);\n}\n";
-    const auto flat = flatten(source);
-    REQUIRE_MESSAGE(flat.ok(), flat.status().message());
-    command::TemporaryFolder folder;
-    const auto input = (folder / "any.cpp").string(), output = (folder / "any.so").string();
-    std::ofstream(input) << *flat;
-    const auto outcome =
-        command::run(QTURN_CXX " " + jit::flags_of(target) + " -O2 " + input + " -o " + output);
-    REQUIRE_MESSAGE(outcome.status == 0, outcome.output);
-    library_ = dlopen(output.c_str(), RTLD_NOW | RTLD_LOCAL);
-    REQUIRE_MESSAGE(library_ != nullptr, dlerror());
-    entry_ = reinterpret_cast<Entry>(dlsym(library_, "any"));
-  }
-  ~AnyMode() {
-    if (library_) dlclose(library_);
-  }
-  AnyMode(const AnyMode&) = delete;
-  AnyMode& operator=(const AnyMode&) = delete;
-
-  void check(const Case& c, int tile_m, int tile_k) const {
-    // Config's members do not depend on the lanes' type.
-    const auto config = config_of<qt::cpu::PortableLanes>(c.problem, tile_m, tile_k);
-    check_case(c, [&](const qt_args& args) {
-      const auto& p = c.problem;
-      const auto parts = qt::cpu::QuantizeParts::of(
-          c.m, c.k, padding_unit(p), p.copies != Copies::columns, p.copies != Copies::rows,
-          p.d_layout == Layout::panel16, tile_m, tile_k);
-      for (auto part = c.batch * parts.per_entry(); part-- > 0;) entry_(&config, &args, part);
-    });
-  }
-
- private:
-  static void portable(const void* config, const qt_args* args, long long part) {
-    qt::cpu::quantize(*static_cast<const qt::cpu::QuantizeConfig<qt::cpu::PortableLanes>*>(config),
-                      args, part);
-  }
-
-  void* library_ = nullptr;
-  Entry entry_ = nullptr;
-};
+void check_any(const AnyMode& kernel, const Case& c, int tile_m, int tile_k) {
+  const auto config = config_of(c.problem, tile_m, tile_k);
+  check_case(c, [&](const qt_args& args) {
+    const auto& p = c.problem;
+    const auto parts = qt::cpu::QuantizeParts::of(
+        c.m, c.k, padding_unit(p), p.copies != Copies::columns, p.copies != Copies::rows,
+        p.d_layout == Layout::panel16, tile_m, tile_k);
+    for (auto part = c.batch * parts.per_entry(); part-- > 0;) kernel.quantize(config, &args, part);
+  });
+}
 
 template <class E>
 E pick(std::initializer_list<E> from, std::mt19937& random) {
@@ -389,7 +337,8 @@ void check_many(const AnyMode& kernel, int times, std::mt19937& random) {
           const auto p = modes(kTypes[random() % 3], kCopies[random() % 3], kLayouts[random() % 3],
                                g, kSigns[random() % 3], static_cast<ScaleRule>(rule),
                                static_cast<Rounding>(rounding));
-          kernel.check(some_case(p, random), pick({32, 128}, random), pick({96, 4096}, random));
+          check_any(kernel, some_case(p, random), pick({32, 128}, random),
+                    pick({96, 4096}, random));
         }
 }
 
@@ -405,7 +354,7 @@ void check_lanes(const AnyMode& kernel, int times, std::mt19937& random) {
                                    random);
             const auto p = modes(type, copies, layout, g, kSigns[random() % 3], rule,
                                  pick({Rounding::rne, Rounding::sr16}, random));
-            kernel.check(some_case(p, random), 64, pick({96, 4096}, random));
+            check_any(kernel, some_case(p, random), 64, pick({96, 4096}, random));
           }
 }
 
@@ -416,18 +365,20 @@ void check_squares(const AnyMode& kernel, std::mt19937& random) {
         for (const auto layout : kLayouts) {
           auto p = modes(kTypes[random() % 3], copies, layout, 0, Signs::none, rule, rounding);
           p.scale_block = ScaleBlock::b32x32;
-          kernel.check(some_case(p, random), 32, 96);
+          check_any(kernel, some_case(p, random), 32, 96);
         }
 }
 
 }  // namespace
 
-TEST_CASE("cpu_quantize: the portable text, every mode, against the reference") {
+TEST_CASE("cpu_quantize: every mode on every instruction set, against the reference") {
   std::mt19937 random(1);
-  const AnyMode kernel;
-  check_many(kernel, 2, random);
-  check_lanes(kernel, 2, random);
-  check_squares(kernel, random);
+  for (const auto& kernel : any_modes()) {
+    CAPTURE(kernel.name);
+    check_many(kernel, kernel.name == "portable" ? 2 : 1, random);
+    check_lanes(kernel, 4, random);
+    check_squares(kernel, random);
+  }
 }
 
 /// A problem as users state it: features static, tokens from 0 on.
@@ -495,24 +446,4 @@ TEST_CASE("cpu_quantize: emitted variants on each target, against the reference"
       }
     }
   }
-}
-
-TEST_CASE("cpu_quantize: AVX-512 and AVX2, every mode, against the reference") {
-  std::mt19937 random(2);
-  bool avx512 = false, avx2 = false;
-  for (const auto& target : jit::targets()) {
-    if (!avx512 && target.arch == "x86-64-v4") {
-      const AnyMode kernel(target, "Avx512Lanes", "cpu/primitives_lanes_avx512.h");
-      check_many(kernel, 1, random);
-      check_lanes(kernel, 4, random);
-      avx512 = true;
-    }
-    if (!avx2 && target.arch == "x86-64-v3") {
-      const AnyMode kernel(target, "Avx2Lanes", "cpu/primitives_lanes_avx2.h");
-      check_many(kernel, 1, random);
-      check_lanes(kernel, 4, random);
-      avx2 = true;
-    }
-  }
-  if (!avx512 || !avx2) std::printf("SKIPPED: this machine lacks AVX-512 VNNI or AVX2\n");
 }

@@ -1,0 +1,89 @@
+// cpu_dequantize: MXFP4 to high precision, code value times 2^(byte - 127); rotation and TS34's
+// factor are left in. Its kernel text is templates/cpu/dequantize.h.
+#include <fmt/format.h>
+
+#include "generator/cpu/families.hpp"
+#include "generator/cpu/kernel_text.hpp"
+#include "generator/cpu/lane_text.hpp"
+#include "templates/cpu/quantize_parts.h"
+
+namespace quarterturn::cpu {
+namespace {
+
+using qt::cpu::QuantizeParts;
+
+QuantizeParts parts_of(const Problem& p, const Variant& v, std::int64_t m, std::int64_t k) {
+  return QuantizeParts::of(m, k, padding_unit(p), true, false, false, v.value("tile_m"),
+                           v.value("tile_k"));
+}
+
+class Dequantize : public Family {
+ public:
+  std::string_view name() const override { return "cpu_dequantize"; }
+  std::int32_t revision() const override { return 1; }
+  Vendor vendor() const override { return Vendor::cpu; }
+
+  std::string refuses(const Problem& p, const Target& t) const override {
+    if (t.vendor != Vendor::cpu) return "runs on CPUs";
+    if (p.op != Op::dequantize) return "dequantises: op = dequantize";
+    if (p.a_type != DType::mxfp4) return "reads mxfp4";
+    if (bytes_of(p.d_type) == 0) return "writes bf16, f16 or f32";
+    if (p.grouping != Grouping::none) return "has no grouped form";
+    if (p.a_layout != Layout::plain && p.a_layout != Layout::panel16)
+      return fmt::format("a_layout = {}: reads plain or panel16", name_of(p.a_layout));
+    if (p.d_layout != Layout::plain) return "writes D row-major: d_layout = plain";
+    return {};
+  }
+
+  std::vector<Parameter> parameters(const Problem&, const Target& t) const override {
+    return {
+        {"isa", isas(t), ParameterStage::compile, "vector width: 512, 256 AVX2, 0 portable"},
+        {"tile_m", {32, 128}, ParameterStage::compile, "rows in a part"},
+        {"tile_k", {4096, 1024}, ParameterStage::compile, "columns in a part"},
+    };
+  }
+
+  std::string illegal(const Problem&, const Target&, const Variant&) const override { return {}; }
+
+  Source emit(const Problem& p, const Target& t, const Variant& v) const override {
+    const auto isa = static_cast<Isa>(v.value("isa"));
+    KernelText text;
+    text.alias("Isa", lanes_type(isa), "blocks side by side in registers");
+    text.dimension("m", p.m);
+    text.dimension("k", p.k);
+    text.integer("k_unit", padding_unit(p), "the operand's k is padded to a multiple");
+    text.constant("qt::cpu::Layout", "a_layout", layout_text(p.a_layout), "of codes and scales");
+    text.constant("qt::cpu::DType", "d_type", dtype_text(p.d_type), "elements of D");
+    text.integer("tile_m", v.value("tile_m"), "rows in a part");
+    text.integer("tile_k", v.value("tile_k"), "columns in a part");
+    return text.source(p, t, v, {"args.h", std::string(lanes_text(isa)), "cpu/dequantize.h"},
+                       "qt::cpu::dequantize");
+  }
+
+  Launch launch(const Problem& p, const Variant& v, const qt_args& args,
+                std::int64_t) const override {
+    Launch out;
+    out.parts = args.batch * parts_of(p, v, args.m, args.k).per_entry();
+    return out;
+  }
+
+  Layout a_layout(const Problem& p, const Variant&) const override { return p.a_layout; }
+
+  // In bytes moved, with the time a part costs, and slower instruction sets, on top.
+  double predicted_cost(const Problem& p, const Target&, const Variant& v) const override {
+    const double elements = static_cast<double>(p.m.hi) * static_cast<double>(p.k.hi);
+    const double parts = static_cast<double>(parts_of(p, v, p.m.hi, p.k.hi).per_entry());
+    return elements * ((0.53 + static_cast<double>(bytes_of(p.d_type))) +
+                       slowness(static_cast<Isa>(v.value("isa")))) +
+           4096 * parts;
+  }
+};
+
+}  // namespace
+
+const Family& dequantize() {
+  static const Dequantize family;
+  return family;
+}
+
+}  // namespace quarterturn::cpu

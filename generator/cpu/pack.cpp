@@ -1,0 +1,93 @@
+// cpu_pack: MXFP4 operands from plain into the layouts that CPU kernels multiply from, and back.
+// Its kernel text is templates/cpu/pack.h.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "generator/cpu/families.hpp"
+#include "generator/cpu/kernel_text.hpp"
+#include "generator/cpu/lane_text.hpp"
+#include "templates/cpu/quantize_parts.h"
+
+namespace quarterturn::cpu {
+namespace {
+
+using qt::cpu::QuantizeParts;
+
+QuantizeParts parts_of(const Problem& p, const Variant& v, std::int64_t m, std::int64_t k) {
+  return QuantizeParts::of(m, k, padding_unit(p), true, false, p.d_layout == Layout::panel16,
+                           v.value("tile_m"), v.value("tile_k"));
+}
+
+class Pack : public Family {
+ public:
+  std::string_view name() const override { return "cpu_pack"; }
+  std::int32_t revision() const override { return 1; }
+  Vendor vendor() const override { return Vendor::cpu; }
+
+  std::string refuses(const Problem& p, const Target& t) const override {
+    if (t.vendor != Vendor::cpu) return "runs on CPUs";
+    if (p.op != Op::pack) return "changes the layout of a quantised operand: op = pack";
+    if (p.a_type != DType::mxfp4 || p.d_type != DType::mxfp4) return "moves mxfp4";
+    if (p.grouping != Grouping::none) return "has no grouped form";
+    const auto one_of = [](Layout given, std::initializer_list<Layout> allowed) {
+      return std::find(allowed.begin(), allowed.end(), given) != allowed.end();
+    };
+    if (!one_of(p.a_layout, {Layout::plain, Layout::panel16}))
+      return fmt::format("a_layout = {}: reads plain or panel16", name_of(p.a_layout));
+    if (!one_of(p.d_layout, {Layout::plain, Layout::int8_blocks, Layout::panel16}))
+      return fmt::format("d_layout = {}: writes plain, int8_blocks or panel16",
+                         name_of(p.d_layout));
+    return {};
+  }
+
+  std::vector<Parameter> parameters(const Problem&, const Target& t) const override {
+    return {
+        {"isa", isas(t), ParameterStage::compile, "vector width: 512, 256 AVX2, 0 portable"},
+        {"tile_m", {32, 128}, ParameterStage::compile, "rows in a part"},
+        {"tile_k", {4096, 1024}, ParameterStage::compile, "columns in a part"},
+    };
+  }
+
+  std::string illegal(const Problem&, const Target&, const Variant&) const override { return {}; }
+
+  Source emit(const Problem& p, const Target& t, const Variant& v) const override {
+    const auto isa = static_cast<Isa>(v.value("isa"));
+    KernelText text;
+    text.alias("Isa", lanes_type(isa), "blocks side by side in registers");
+    text.dimension("m", p.m);
+    text.dimension("k", p.k);
+    text.integer("k_unit", padding_unit(p), "k is padded to a multiple with zero blocks");
+    text.constant("qt::cpu::Layout", "a_layout", layout_text(p.a_layout), "read");
+    text.constant("qt::cpu::Layout", "d_layout", layout_text(p.d_layout), "written");
+    text.integer("tile_m", v.value("tile_m"), "rows in a part");
+    text.integer("tile_k", v.value("tile_k"), "columns in a part");
+    return text.source(p, t, v, {"args.h", std::string(lanes_text(isa)), "cpu/pack.h"},
+                       "qt::cpu::pack");
+  }
+
+  Launch launch(const Problem& p, const Variant& v, const qt_args& args,
+                std::int64_t) const override {
+    Launch out;
+    out.parts = args.batch * parts_of(p, v, args.m, args.k).per_entry();
+    return out;
+  }
+
+  // In bytes moved, with the time a part costs, and slower instruction sets, on top.
+  double predicted_cost(const Problem& p, const Target&, const Variant& v) const override {
+    const double elements = static_cast<double>(p.m.hi) * static_cast<double>(p.k.hi);
+    const double parts = static_cast<double>(parts_of(p, v, p.m.hi, p.k.hi).per_entry());
+    return elements * ((p.d_layout == Layout::int8_blocks ? 1.8 : 1.1) +
+                       slowness(static_cast<Isa>(v.value("isa")))) +
+           4096 * parts;
+  }
+};
+
+}  // namespace
+
+const Family& pack() {
+  static const Pack family;
+  return family;
+}
+
+}  // namespace quarterturn::cpu
