@@ -57,6 +57,7 @@ void PairedTimer::forget() {
 }
 
 Result<double> PairedTimer::timed(std::size_t candidate, std::size_t size, std::int64_t repeats) {
+  if (auto status = subject_.ready(candidate); !status.ok()) return status;
   const double before = clock_.now();
   auto seconds = subject_.run(candidate, size, repeats);
   if (!seconds.ok()) return seconds;

@@ -17,6 +17,8 @@ class Subject {
  public:
   virtual ~Subject() = default;
   virtual std::size_t sizes() const = 0;
+  /// Loads what `run` needs and is not to be timed.
+  virtual Status ready(std::size_t) { return {}; }
   /// Seconds for `repeats` calls of a candidate at one size, back to back over rotating buffers. An
   /// error takes the candidate out of the race.
   virtual Result<double> run(std::size_t candidate, std::size_t size, std::int64_t repeats) = 0;

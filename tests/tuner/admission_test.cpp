@@ -1,0 +1,185 @@
+// Admission: right plans pass in every role, planted faults are refused with their reason.
+#include <doctest/doctest.h>
+
+#include "tests/tuner/real_device.hpp"
+#include "tuner/trials.hpp"
+#include "tuner/workload.hpp"
+
+using namespace quarterturn;
+
+namespace {
+
+Problem layer(Role role, const Extent& tokens, const Recipe& recipe = {}) {
+  return linear_problem({"layer", 144, 160, 1}, role, tokens, recipe);
+}
+
+// The best plan whose last step is of a family.
+Plan by_family(Backend& backend, const Problem& problem, std::string_view family) {
+  for (auto& plan : plans(problem, backend.device().target, 2000))
+    if (plan.steps.back().variant.family == family) return plan;
+  FAIL("no plan ends with " << std::string(family));
+  return {};
+}
+
+Verdict admit_default(Backend& backend, const Problem& problem) {
+  LocalTrials trials(backend, problem);
+  return trials.admit(trials.add(
+      by_family(backend, problem, problem.op == Op::quantize ? "cpu_quantize" : "cpu_gemm")));
+}
+
+}  // namespace
+
+TEST_CASE("right plans are admitted in every role") {
+  auto backend = real_device();
+  for (const auto role : {Role::fprop, Role::dgrad, Role::wgrad}) {
+    Recipe recipe;
+    recipe.accumulate = role == Role::wgrad ? Accumulate::accumulate : Accumulate::overwrite;
+    const auto verdict = admit_default(*backend, layer(role, {0, 300}, recipe));
+    CHECK_MESSAGE(verdict.status.ok(), name_of(role) << ": " << verdict.status.message());
+    CHECK(verdict.certificate.outputs >= 4096);
+    CHECK(verdict.certificate.max_error <= 1);
+    CHECK(verdict.certificate.code_rows > 50);
+    CHECK(verdict.certificate.repeatable == 1);
+  }
+}
+
+namespace {
+
+struct Fault {
+  const char* name;
+  const char* call;
+  const char* instead;
+  const char* reason;  // part of the message
+};
+
+Recipe accumulating() {
+  Recipe recipe;
+  recipe.out_type = DType::f32;
+  recipe.accumulate = Accumulate::accumulate;
+  return recipe;
+}
+
+void check_refused(const Fault& fault, const Problem& problem) {
+  FaultyDevice device(fault.call, fault.instead);
+  const auto verdict = admit_default(device, problem);
+  CHECK_MESSAGE(verdict.status.code() == Code::rejected, std::string(fault.name)
+                                                             << ": " << verdict.status.message());
+  CHECK_MESSAGE(verdict.status.message().find(fault.reason) != std::string::npos,
+                std::string(fault.name) << ": " << verdict.status.message());
+}
+
+}  // namespace
+
+TEST_CASE("planted faults of products are refused, with the reason") {
+  const char* gemm = "qt::cpu::gemm";
+  const Fault faults[] = {
+      {"ignores alpha past the first tile, and beta = 0.5 hides it", gemm,
+       "qt_args mine = *args; if (part > 0) mine.alpha = 1; REAL(&mine, part);",
+       "the reference gives"},
+      {"ignores beta", gemm, "qt_args mine = *args; mine.beta = 1; REAL(&mine, part);",
+       "the reference gives"},
+      {"leaves the last part undone", gemm, "if (part == 0) REAL(args, part);",
+       "the reference gives"},
+      {"does the last column a little wrong", gemm,
+       "REAL(args, part); if (part > 0) for (long long i = 0; i < args->m; ++i) "
+       "static_cast<float*>(args->d.data)[i * args->d.ld + 143] *= 1.001f;",
+       "the reference gives"},
+      {"is wrong for one row of 197 in one column", gemm,
+       "REAL(args, part); if (part > 0 && args->m == 197) static_cast<float*>(args->d.data)[190 * "
+       "args->d.ld + 142] "
+       "+= 1.0f;",
+       "the reference gives"},
+      {"writes behind D", gemm,
+       "REAL(args, part); static_cast<float*>(args->d.data)[args->m * args->d.ld] = 0;",
+       "behind D"},
+      {"writes between D's rows", gemm,
+       "REAL(args, part); if (args->d.ld > 144) static_cast<float*>(args->d.data)[144] = 0;",
+       "beyond the last column"},
+      {"writes to C", gemm, "REAL(args, part); *static_cast<float*>(args->c.data) += 1;",
+       "changed its input C"},
+      {"is different each time", gemm,
+       "REAL(args, part); static int calls = 0; if (part == 0) *static_cast<float*>(args->d.data) "
+       "*= 1 + 1e-7f * "
+       "(++calls % 5);",
+       "different bits"},
+      {"turns NaN into numbers", gemm,
+       "REAL(args, part); float* d = static_cast<float*>(args->d.data); for (long long i = 0; i < "
+       "144; ++i) if (d[i] != "
+       "d[i]) d[i] = 0;",
+       "is 0, the reference gives nan"},
+  };
+  for (const auto& fault : faults)
+    check_refused(fault, layer(Role::fprop, {1, 300}, accumulating()));
+}
+
+TEST_CASE("planted faults of quantisers are refused, with the reason") {
+  const char* quantize = "qt::cpu::quantize";
+  Recipe recipe;
+  recipe.op = Op::quantize;
+  const Fault faults[] = {
+      {"one code is off", quantize,
+       "REAL(args, part); static_cast<unsigned char*>(args->d.data)[40] ^= 1;",
+       "code at row 0, k 80"},
+      {"one scale is off", quantize,
+       "REAL(args, part); static_cast<unsigned char*>(args->d.scales)[2] ^= 1;",
+       "scale of row 0, block 2"},
+  };
+  for (const auto& fault : faults) check_refused(fault, layer(Role::none, {1, 300}, recipe));
+  recipe.a_rounding = Rounding::sr16;
+  check_refused({"ignores the seed", quantize,
+                 "qt_args mine = *args; mine.noise_seed = 1; REAL(&mine, part);", "code at row"},
+                layer(Role::none, {1, 300}, recipe));
+}
+
+TEST_CASE("a quantiser on a plan's way is checked code by code") {
+  Recipe recipe;
+  check_refused({"one code of A is off", "qt::cpu::quantize",
+                 "REAL(args, part); if (part == 0 && args->operand == 0) static_cast<signed "
+                 "char*>(args->d.data)[33] += 1;",
+                 "quantised A: code at row 0, k 33"},
+                layer(Role::fprop, {1, 300}, recipe));
+}
+
+TEST_CASE("stochastic rounding: right plans pass the test of bias") {
+  auto backend = real_device();
+  Recipe recipe;
+  recipe.op = Op::quantize;
+  recipe.a_rounding = Rounding::sr16;
+  const auto verdict = admit_default(*backend, layer(Role::none, {1, 300}, recipe));
+  CHECK_MESSAGE(verdict.status.ok(), verdict.status.message());
+  CHECK(verdict.certificate.bias_z > 0);
+}
+
+TEST_CASE("every scale rule, sign source and transposed copy agrees with the reference") {
+  auto backend = real_device();
+  Recipe recipe;
+  recipe.op = Op::quantize;
+  recipe.rotation = 16;
+  recipe.signs = Signs::per_call;
+  recipe.scale_rule = ScaleRule::ts34;
+  auto problem = layer(Role::none, {32, 300}, recipe);
+  problem.copies = Copies::both;
+  const auto verdict = admit_default(*backend, problem);
+  CHECK_MESSAGE(verdict.status.ok(), verdict.status.message());
+}
+
+TEST_CASE("a plan that the reference's samples missed is disproved by the next one") {
+  // The first plan errs where nobody looks: neither sampled row nor column.
+  FaultyDevice device("qt::cpu::gemm",
+                      "REAL(args, part); if (args->m == 197 && Config::tile_m != 1) "
+                      "for (int i = 20; i < 180; ++i) static_cast<float*>(args->d.data)[i * "
+                      "args->d.ld + 100] *= 2;");
+  const auto problem =
+      linear_problem({"layer", 4096, 160, 1}, Role::fprop, {1, 300}, accumulating());
+  const Plan first = by_family(device, problem, "cpu_gemm");
+  Plan other = first;
+  other.steps.back().variant.values["tile_m"] = 1;
+  REQUIRE(first != other);
+  REQUIRE(check_plan(problem, device.device().target, other).ok());
+  LocalTrials trials(device, problem);
+  const auto wrong = trials.admit(trials.add(first));
+  const auto right = trials.admit(trials.add(other));
+  if (!wrong.status.ok()) return;  // a sample hit it: even better
+  CHECK_MESSAGE(right.status.ok(), right.status.message());
+  CHECK(trials.disproved() == first.text());
+}

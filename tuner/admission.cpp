@@ -1,0 +1,511 @@
+#include "tuner/admission.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <set>
+#include <thread>
+
+#include "reference/statistics.hpp"
+#include "runtime/operand.hpp"
+#include "tuner/operand_codes.hpp"
+#include "tuner/random.hpp"
+
+namespace quarterturn {
+namespace {
+
+constexpr std::int64_t kOutputs =
+    4096;  // compared with the scalar reference at least, over all cases
+constexpr std::size_t kMostRows = 48;  // of one case
+constexpr double kMostWork = 2e10;     // floating-point operations of the largest case
+constexpr double kAllWork = 2e8, kAllElements = 4e6;
+constexpr std::size_t kBiasRows = 4, kBiasColumns = 1024;
+constexpr double kBiasElements = 2e8;  // quantised in the unbiasedness test
+
+Status rejected(std::string reason) { return Status(Code::rejected, std::move(reason)); }
+
+bool one_operand(Op op) {
+  return op == Op::quantize || op == Op::dequantize || op == Op::hadamard || op == Op::pack;
+}
+
+double operations_of(const Sizes& s) {
+  return 2.0 * static_cast<double>(s.m) * static_cast<double>(std::max<std::int64_t>(1, s.n)) *
+         static_cast<double>(s.k);
+}
+
+double largest(DType type) { return type == DType::f16 ? 65504.0 : 3.38e38; }
+
+// Empty when `got` is an acceptable answer; else the error in units of the bound is reported
+// through `error`, and the result is false.
+bool acceptable(DType type, double got, double wanted, double bound, double& error) {
+  error = 0;
+  if (std::isnan(wanted)) return std::isnan(got);
+  if (got == wanted) return true;
+  if (std::isinf(wanted)) return false;
+  if (std::isinf(got))
+    return std::fabs(wanted) + bound >= largest(type) && (got > 0) == (wanted > 0);
+  error = std::fabs(got - wanted) / bound;
+  return error <= 1;  // false for NaN
+}
+
+// Indices below `size`: both ends, the neighbourhood of multiples of 16 to 256, and random ones.
+std::vector<std::int64_t> sample(std::int64_t size, std::size_t most, std::uint64_t seed) {
+  std::set<std::int64_t> chosen;
+  if (most >= static_cast<std::size_t>(size)) {
+    for (std::int64_t i = 0; i < size; ++i) chosen.insert(i);
+  } else {
+    for (const std::int64_t i :
+         {std::int64_t{0}, size - 1, std::int64_t{1}, size - 2, std::int64_t{15}, std::int64_t{16},
+          size - 15, size - 16, size - 17, std::int64_t{31}, std::int64_t{32}, std::int64_t{127},
+          std::int64_t{128}, std::int64_t{255}, std::int64_t{256}, size / 16 * 16, size / 2})
+      if (i >= 0 && i < size && chosen.size() < most) chosen.insert(i);
+    Random random(seed);
+    while (chosen.size() < most)
+      chosen.insert(static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(size))));
+  }
+  return {chosen.begin(), chosen.end()};
+}
+
+// An upper bound of the norm of each row after quantisation: codes at most double a value's size.
+std::vector<double> norms(const SourceOperand& source, std::int64_t batch) {
+  std::vector<double> out(static_cast<std::size_t>(source.rows));
+  const std::size_t helpers = std::max(1u, std::thread::hardware_concurrency());
+  const auto work = [&](std::size_t first) {
+    for (std::size_t row = first; row < out.size(); row += helpers) {
+      double sum = 0;
+      for (std::int64_t k = 0; k < source.k; ++k) {
+        const double x = source.at(batch, static_cast<std::int64_t>(row), k);
+        sum += x * x;
+      }
+      out[row] = 2 * std::sqrt(sum);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (std::size_t i = 1; i < helpers; ++i) threads.emplace_back(work, i);
+  work(0);
+  for (auto& thread : threads) thread.join();
+  return out;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+}  // namespace
+
+struct Admission::Case {
+  InstanceSpec spec;
+  std::unique_ptr<Instance> instance;
+  std::unique_ptr<Oracle> oracle;
+  std::vector<std::int64_t> rows, columns;
+  std::set<Layout> prepared;  ///< layouts whose prepared operands were compared
+
+  std::vector<float> stand_in;                        ///< all outputs of the admitted plan
+  std::vector<float> pending;                         ///< of the plan being tried
+  std::vector<std::vector<double>> a_norms, b_norms;  ///< by batch entry
+};
+
+std::string Certificate::text() const {
+  return fmt::format(
+      "max_error={:.3g} outputs={} all_outputs={} code_rows={} bias_z={:.3g} repeatable={}",
+      max_error, outputs, all_outputs, code_rows, bias_z, repeatable);
+}
+
+Admission::Admission(Backend& backend, Problem problem)
+    : backend_(backend), problem_(std::move(problem)), target_(backend.device().target) {}
+Admission::~Admission() = default;
+
+std::vector<Sizes> Admission::sizes_for(const Problem& p) {
+  const auto pick = [](const Extent& extent, std::int64_t wanted) {
+    return extent.is_static() ? extent.lo : std::clamp(wanted, extent.lo, extent.hi);
+  };
+  std::vector<Sizes> out;
+  // Two waves of the largest tiles, a tail, a single token; further ones pad K differently.
+  std::vector<std::int64_t> tokens{197, 17, 1};
+  if (!p.k.is_static()) tokens.insert(tokens.end(), {33, 32});
+  if (p.m.lo == 0 || (!p.k.is_static() && p.k.lo == 0)) tokens.push_back(0);
+  for (std::int64_t t : tokens) {
+    Sizes sizes{pick(p.m, t), pick(p.n, t + 31), pick(p.k, t),
+                p.batch.is_static() ? p.batch.lo : std::min<std::int64_t>(2, p.batch.hi)};
+    for (; t > 17 && operations_of(sizes) > kMostWork; t = t * 2 / 3) {
+      sizes.m = pick(p.m, t);
+      sizes.n = pick(p.n, t + 31);
+      sizes.k = pick(p.k, t);
+    }
+    const bool known = std::any_of(out.begin(), out.end(), [&](const Sizes& other) {
+      return other.m == sizes.m && other.n == sizes.n && other.k == sizes.k;
+    });
+    if (!known) out.push_back(sizes);
+  }
+  return out;
+}
+
+Status Admission::prepare_cases() {
+  if (!cases_.empty()) return {};
+  const auto sizes = sizes_for(problem_);
+  const auto add = [&](const Sizes& at, Profile a, Profile b, Rows rows, float alpha, float beta,
+                       bool special) {
+    auto one = std::make_unique<Case>();
+    one->spec = {problem_, at, a, b, 11 + cases_.size(), rows, alpha, beta, special};
+    cases_.push_back(std::move(one));
+  };
+  const Profile real = profile_of(problem_.role);
+  const auto size = [&](std::size_t i) { return sizes[std::min(i, sizes.size() - 1)]; };
+  add(size(0), real, Profile::weight, Rows::tight, 1.0f, 1.0f, false);
+  add(size(1), Profile::heavy_tail, Profile::weight, Rows::wider, 0.5f, 1.0f, false);
+  add(size(1), Profile::edge, Profile::edge, Rows::tight, -1.25f, -0.5f, size(1).m >= 4);
+  // The remaining sizes with the first inputs' kind; no size may be worse than another.
+  for (std::size_t i = 2; i < sizes.size(); ++i)
+    add(sizes[i], real, Profile::weight, Rows::tight, 0.75f, 2.0f, false);
+
+  std::int64_t rows = 0;
+  for (const auto& one : cases_)
+    rows += std::min<std::int64_t>(one->spec.sizes.m, static_cast<std::int64_t>(kMostRows));
+  const std::int64_t columns =
+      std::max<std::int64_t>(64, ceil_div(kOutputs, std::max<std::int64_t>(1, rows)));
+  for (auto& one : cases_)
+    if (auto status = prepare_samples(*one, columns); !status.ok()) return status;
+  return {};
+}
+
+Status Admission::prepare_samples(Case& one, std::int64_t columns) {
+  const Sizes& s = one.spec.sizes;
+  if (s.m == 0) return {};
+  auto instance = Instance::make(backend_, one.spec);
+  if (!instance.ok()) return instance.status();
+  one.instance = std::move(*instance);
+  one.oracle = std::make_unique<Oracle>(*one.instance);
+  // Small cases are compared in full.
+  const double quantised = static_cast<double>(s.m + s.n) * static_cast<double>(s.k);
+  const bool all = operations_of(s) <= kAllWork && quantised <= kAllElements;
+  const auto most = [all](std::size_t some) { return all ? std::string::npos : some; };
+  one.rows = sample(s.m, most(kMostRows), one.spec.seed);
+  if (one_operand(problem_.op)) return {};
+  one.columns = sample(s.n, most(static_cast<std::size_t>(columns)), one.spec.seed + 1);
+  for (std::int64_t batch = 0; batch < s.batch; ++batch) {
+    one.oracle->prepare(0, batch, one.rows);
+    one.oracle->prepare(1, batch, one.columns);
+  }
+  return {};
+}
+
+Status Admission::check_outputs(Case& one, const std::vector<float>& result,
+                                Certificate& certificate) {
+  const Sizes& s = one.spec.sizes;
+  for (std::int64_t batch = 0; batch < s.batch; ++batch)
+    for (const auto row : one.rows)
+      for (const auto column : one.columns) {
+        const OracleOutput wanted = one.oracle->output(batch, row, column);
+        const double bound = error_bound(problem_, s.k, wanted);
+        const double got = result[static_cast<std::size_t>((batch * s.m + row) * s.n + column)];
+        double error = 0;
+        if (!acceptable(problem_.d_type, got, wanted.value, bound, error))
+          return rejected(fmt::format(
+              "D[{}, {}] is {:.9g}, the reference gives {:.9g} +- {:.2g} ({} inputs, m={} n={} "
+              "k={}, alpha={}, beta={})",
+              row, column, got, wanted.value, bound, profile_name(one.spec.a_profile), s.m, s.n,
+              s.k, one.spec.alpha, one.spec.beta));
+        certificate.max_error = std::max(certificate.max_error, error);
+        ++certificate.outputs;
+      }
+  return {};
+}
+
+// Every output against the plan that was admitted before. Where they differ, the reference says who
+// errs.
+Status Admission::check_all(Case& one, const std::vector<float>& result, Certificate& certificate) {
+  const Sizes& s = one.spec.sizes;
+  if (one.stand_in.empty()) return {};
+  if (one.a_norms.empty())
+    for (std::int64_t batch = 0; batch < s.batch; ++batch) {
+      one.a_norms.push_back(norms(one.instance->a(), batch));
+      one.b_norms.push_back(norms(one.instance->b(), batch));
+    }
+  const double factor =
+      std::fabs(one.spec.alpha) * (problem_.scale_rule == ScaleRule::ts34 ? 16.0 / 9.0 : 1.0);
+  for (std::int64_t batch = 0; batch < s.batch; ++batch)
+    for (std::int64_t row = 0; row < s.m; ++row)
+      for (std::int64_t column = 0; column < s.n; ++column) {
+        const auto at = static_cast<std::size_t>((batch * s.m + row) * s.n + column);
+        const double got = result[at], wanted = one.stand_in[at];
+        ++certificate.all_outputs;
+        if (std::memcmp(&result[at], &one.stand_in[at], sizeof(float)) == 0) continue;
+        const double beyond_product =
+            std::fabs(one.spec.beta * one.instance->c_at(batch, row, column)) +
+            std::fabs(one.instance->bias_at(column));
+        const double magnitude =
+            factor * one.a_norms[static_cast<std::size_t>(batch)][static_cast<std::size_t>(row)] *
+                one.b_norms[static_cast<std::size_t>(batch)][static_cast<std::size_t>(column)] +
+            beyond_product;
+        double error = 0;
+        if (acceptable(problem_.d_type, got, wanted,
+                       2 * error_bound(problem_, s.k, {wanted, magnitude}), error) ||
+            (std::isnan(got) && std::isnan(wanted)))
+          continue;
+        const OracleOutput truth = one.oracle->output(batch, row, column);
+        if (!acceptable(problem_.d_type, got, truth.value, error_bound(problem_, s.k, truth),
+                        error))
+          return rejected(fmt::format(
+              "D[{}, {}] is {:.9g}, the reference gives {:.9g} ({} inputs, m={} n={} k={}, "
+              "alpha={}, beta={})",
+              row, column, got, truth.value, profile_name(one.spec.a_profile), s.m, s.n, s.k,
+              one.spec.alpha, one.spec.beta));
+        disproved_ = admitted_;
+        admitted_.clear();
+        for (auto& other : cases_) other->stand_in.clear();
+        return {};
+      }
+  return {};
+}
+
+Status Admission::check_rows(Case& one, std::uint32_t which, const unsigned char* codes,
+                             const unsigned char* scales, Layout layout, Certificate& certificate) {
+  if (!is_readable(layout)) return {};
+  const Sizes& s = one.spec.sizes;
+  const SourceOperand& source = which == 1 ? one.instance->b() : one.instance->a();
+  const auto padding = padding_unit(problem_);
+  const auto bytes = operand_bytes(layout, source.rows, source.k, padding);
+  const auto& rows = which == 1 ? one.columns : one.rows;
+  for (std::int64_t batch = 0; batch < s.batch; ++batch) {
+    const PackedView view{layout, codes + batch * bytes.codes, scales + batch * bytes.scales,
+                          source.rows, round_up(source.k, padding)};
+    std::size_t compared = 0;
+    for (const auto row : rows) {
+      if (++compared > kMostRows) break;
+      if (auto reason = compare_row(view, row, one.oracle->row(which, batch, row)); !reason.empty())
+        return rejected(
+            fmt::format("quantised {}: {} ({} inputs)", which == 1 ? "B" : "A", reason,
+                        profile_name(which == 1 ? one.spec.b_profile : one.spec.a_profile)));
+      ++certificate.code_rows;
+    }
+  }
+  return {};
+}
+
+// The quantised copies that a plan made on its way lie in the workspace.
+Status Admission::check_steps(Case& one, const Executable& executable, Certificate& certificate) {
+  const Plan& plan = executable.plan();
+  const Step* gemm = plan.find(StepKind::gemm);
+  const Family* family = gemm ? find_family(gemm->variant.family) : nullptr;
+  if (!family) return {};
+  const Sizes most{problem_.m.hi, problem_.n.hi, problem_.k.hi, problem_.batch.hi};
+  const Workspace places = workspace_of(problem_, target_, plan, most);
+  const bool some = plan.find(StepKind::quantize_a) || plan.find(StepKind::quantize_b);
+  if (some) {
+    auto workspace = one.instance->workspace();
+    if (!workspace.ok()) return workspace.status();
+    if (plan.find(StepKind::quantize_a))
+      if (auto status = check_rows(one, 0, workspace->data() + places.a_codes,
+                                   workspace->data() + places.a_scales,
+                                   family->a_layout(problem_, gemm->variant), certificate);
+          !status.ok())
+        return status;
+    if (plan.find(StepKind::quantize_b))
+      if (auto status = check_rows(one, 1, workspace->data() + places.b_codes,
+                                   workspace->data() + places.b_scales,
+                                   family->b_layout(problem_, gemm->variant), certificate);
+          !status.ok())
+        return status;
+  }
+  for (const std::uint32_t which : {0u, 1u}) {
+    const Layout layout = which == 1 ? executable.b_layout() : executable.a_layout();
+    if ((which == 1 ? problem_.b_type : problem_.a_type) != DType::mxfp4) continue;
+    if (which == 1 && !one.prepared.insert(layout).second) continue;
+    auto packed = one.instance->prepared(which, layout);
+    if (!packed.ok()) return packed.status();
+    if (auto status = check_rows(one, which, packed->codes.data(), packed->scales.data(), layout,
+                                 certificate);
+        !status.ok())
+      return Status(Code::internal,
+                    fmt::format("the default quantiser is wrong, so no plan can be judged: {}",
+                                status.message()));
+  }
+  return {};
+}
+
+Status Admission::check_quantized_result(Case& one, Certificate& certificate) {
+  const Sizes& s = one.spec.sizes;
+  const auto padding = padding_unit(problem_);
+  const auto compare = [&](int which, std::int64_t rows, std::int64_t k,
+                           bool transposed) -> Status {
+    if (!is_readable(problem_.d_layout))
+      return Status(Code::not_supported, fmt::format("codes in layout {} cannot be read back here",
+                                                     name_of(problem_.d_layout)));
+    auto packed = one.instance->packed(which);
+    if (!packed.ok()) return packed.status();
+    const auto bytes = operand_bytes(problem_.d_layout, rows, k, padding);
+    for (std::int64_t batch = 0; batch < s.batch; ++batch) {
+      const PackedView view{problem_.d_layout, packed->codes.data() + batch * bytes.codes,
+                            packed->scales.data() + batch * bytes.scales, rows,
+                            round_up(k, padding)};
+      for (const auto row : sample(rows, 4 * kMostRows, one.spec.seed)) {
+        const auto& wanted =
+            transposed ? one.oracle->transposed_row(batch, row) : one.oracle->row(0, batch, row);
+        if (auto reason = compare_row(view, row, wanted); !reason.empty())
+          return rejected(fmt::format("{}{} ({} inputs, m={} k={})",
+                                      transposed ? "transposed copy: " : "", reason,
+                                      profile_name(one.spec.a_profile), s.m, s.k));
+        ++certificate.code_rows;
+        certificate.outputs += k;
+      }
+    }
+    return {};
+  };
+  if (problem_.copies != Copies::columns)
+    if (auto status = compare(0, s.m, s.k, false); !status.ok()) return status;
+  if (problem_.copies == Copies::rows) return {};
+  return compare(problem_.copies == Copies::both ? 1 : 0, s.k, s.m, true);
+}
+
+Status Admission::run_case(Case& one, const Executable& executable, Certificate& certificate) {
+  if (!one.instance) {
+    // No rows: the call succeeds and touches nothing.
+    qt_args args{};
+    args.n = one.spec.sizes.n;
+    args.k = one.spec.sizes.k;
+    args.batch = one.spec.sizes.batch;
+    return executable.run(args, nullptr);
+  }
+  Instance& instance = *one.instance;
+  auto args = instance.arguments(executable);
+  if (!args.ok()) return args.status();
+  const bool codes = problem_.d_type == DType::mxfp4;
+  std::vector<float> first;
+  Instance::Packed first_codes;
+  for (int turn = 0; turn < 2; ++turn) {
+    if (auto status = instance.poison(); !status.ok()) return status;
+    if (auto status = executable.run(*args, nullptr); !status.ok()) return status;
+    if (auto status = backend_.synchronize(); !status.ok()) return status;
+    if (codes) {
+      auto now = instance.packed(0);
+      if (!now.ok()) return now.status();
+      if (turn == 1)
+        certificate.repeatable &=
+            now->codes == first_codes.codes && now->scales == first_codes.scales;
+      first_codes = std::move(*now);
+    } else {
+      auto now = instance.result();
+      if (!now.ok()) return now.status();
+      if (turn == 1) certificate.repeatable &= same_bits(*now, first);
+      first = std::move(*now);
+    }
+  }
+  if (auto status = instance.check_memory(); !status.ok()) return status;
+  if (certificate.repeatable == 0 && problem_.repro != Reproducibility::any)
+    return rejected("two runs on the same inputs gave different bits");
+  if (codes) return check_quantized_result(one, certificate);
+  if (one_operand(problem_.op))
+    return Status(Code::not_supported,
+                  fmt::format("op {} cannot be checked yet", name_of(problem_.op)));
+  // Codes first: a wrong code is the better explanation of a wrong output.
+  if (auto status = check_steps(one, executable, certificate); !status.ok()) return status;
+  if (auto status = check_outputs(one, first, certificate); !status.ok()) return status;
+  if (auto status = check_all(one, first, certificate); !status.ok()) return status;
+  one.pending = std::move(first);
+  return {};
+}
+
+// Stochastic rounding: the mean over many seeds against the exact value, element by element.
+Status Admission::check_bias(const Executable& executable, Certificate& certificate) {
+  for (const Step& step : executable.plan().steps) {
+    const bool is_b = step.kind == StepKind::quantize_b;
+    if (step.kind != StepKind::quantize_a && !is_b &&
+        !(step.kind == StepKind::whole && problem_.op == Op::quantize))
+      continue;
+    const Problem part = step_problem(problem_, target_, executable.plan(), step.kind);
+    if (!is_stochastic(part.a_rounding) || !is_readable(part.d_layout) ||
+        part.scale_block != ScaleBlock::b1x32)
+      continue;
+    if (clips(part.scale_rule)) continue;  // biased by what the caller asked for
+    auto quantizer = Executable::build(backend_, part, Plan{{{StepKind::whole, step.variant}}});
+    if (!quantizer.ok()) return quantizer.status();
+    InstanceSpec spec{part, {}, Profile::forward, Profile::weight, 5, Rows::tight, 1, 0, false};
+    const auto some = [](const Extent& e) { return std::clamp<std::int64_t>(32, e.lo, e.hi); };
+    spec.sizes = {
+        some(part.m), 0,
+        part.k.is_static() ? part.k.lo : std::clamp<std::int64_t>(64, part.k.lo, part.k.hi), 1};
+    if (spec.sizes.m == 0 || spec.sizes.k == 0) continue;
+    auto instance = Instance::make(backend_, spec);
+    if (!instance.ok()) return instance.status();
+    auto args = (*instance)->arguments(**quantizer);
+    if (!args.ok()) return args.status();
+    args->operand = is_b ? 1 : 0;
+    const bool transposed = part.copies == Copies::columns;
+    const std::int64_t rows = transposed ? spec.sizes.k : spec.sizes.m,
+                       k = transposed ? spec.sizes.m : spec.sizes.k;
+    const std::int64_t padded = round_up(k, padding_unit(part));
+    const auto chosen = sample(rows, kBiasRows, 3);
+    const auto columns = static_cast<std::size_t>(std::min<std::int64_t>(padded, kBiasColumns));
+    std::vector<double> sums(chosen.size() * columns);
+    const auto draws = static_cast<std::int64_t>(std::clamp(
+        kBiasElements / (static_cast<double>(rows) * static_cast<double>(k)), 32.0, 512.0));
+    for (std::int64_t draw = 0; draw < draws; ++draw) {
+      args->noise_seed = Random::at(77, static_cast<std::uint64_t>(draw));
+      if (auto status = (*quantizer)->run(*args, nullptr); !status.ok()) return status;
+      if (auto status = backend_.synchronize(); !status.ok()) return status;
+      auto packed = (*instance)->packed(0);
+      if (!packed.ok()) return packed.status();
+      const PackedView view{part.d_layout, packed->codes.data(), packed->scales.data(), rows,
+                            padded};
+      for (std::size_t r = 0; r < chosen.size(); ++r) {
+        const auto values = decode_row(view, chosen[r]);
+        for (std::size_t i = 0; i < columns; ++i) sums[r * columns + i] += values[i];
+      }
+    }
+    reference::BiasTest test(draws);
+    const auto reference = reference_spec(part, is_b ? 1 : 0);
+    for (std::size_t r = 0; r < chosen.size(); ++r) {
+      std::vector<float> row(static_cast<std::size_t>(padded));
+      for (std::int64_t i = 0; i < k; ++i)
+        row[static_cast<std::size_t>(i)] = transposed ? (*instance)->a().at(0, i, chosen[r])
+                                                      : (*instance)->a().at(0, chosen[r], i);
+      reference::rotate_row(row, reference);
+      for (std::size_t i = 0; i < columns; ++i) {
+        const std::span<const float> block(row.data() + i / 32 * 32, 32);
+        if (std::all_of(block.begin(), block.end(), [](float v) { return v == 0; })) continue;
+        const double scale = std::ldexp(1.0, reference::scale_byte(block, reference.rule) - 127);
+        const float value = reference.rule == reference::ScaleRule::ts34 ? row[i] * 0.75f : row[i];
+        const double a = value / scale, magnitude = std::fabs(a),
+                     step_size = magnitude < 2   ? 0.5
+                                 : magnitude < 4 ? 1
+                                                 : 2;
+        double low = std::floor(magnitude / step_size) * step_size,
+               high = low + (low == magnitude ? 0 : step_size);
+        if (a < 0) std::swap(low *= -1, high *= -1);
+        test.add(a, low, high, sums[r * columns + i] / static_cast<double>(draws));
+      }
+    }
+    certificate.bias_z = std::max(certificate.bias_z, test.worst_z());
+    if (!test.unbiased())
+      return rejected(fmt::format(
+          "{}: stochastic rounding is biased: over {} seeds an element is off by {:.1f} standard "
+          "deviations, all by {:.1f} on average",
+          step_name(step.kind), draws, test.worst_z(), test.mean_z()));
+  }
+  return {};
+}
+
+Verdict Admission::admit(const Executable& executable) {
+  Verdict out;
+  out.status = prepare_cases();
+  if (!out.status.ok()) return out;
+  out.certificate.repeatable = 1;
+  for (auto& one : cases_) {
+    out.status = run_case(*one, executable, out.certificate);
+    if (!out.status.ok()) return out;
+  }
+  out.status = check_bias(executable, out.certificate);
+  if (!out.status.ok()) return out;
+  if (out.certificate.outputs == 0)
+    out.status = Status(Code::internal, "nothing was compared: the problem leaves no sizes to try");
+  if (out.status.ok() && admitted_.empty()) {
+    admitted_ = executable.plan().text();
+    for (auto& one : cases_) one->stand_in = std::move(one->pending);
+  }
+  return out;
+}
+
+}  // namespace quarterturn

@@ -1,0 +1,423 @@
+#include "tuner/instance.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "runtime/operand.hpp"
+
+namespace quarterturn {
+namespace {
+
+constexpr std::int64_t kExtraColumns = 16;  // between rows that are parts of wider matrices
+
+bool one_operand(Op op) {
+  return op == Op::quantize || op == Op::dequantize || op == Op::hadamard || op == Op::pack;
+}
+
+Digest digest_of(const std::vector<unsigned char>& bytes) {
+  return sha256({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+}
+
+void set_keys(qt_args& args) {
+  args.noise_seed = InstanceKeys::noise_seed;
+  args.sign_seed = InstanceKeys::sign_seed;
+  std::copy(std::begin(InstanceKeys::sign_mask), std::end(InstanceKeys::sign_mask), args.sign_mask);
+  args.stream = InstanceKeys::stream;
+}
+
+}  // namespace
+
+DType source_type(DType type) { return type == DType::mxfp4 ? DType::bf16 : type; }
+
+Problem quantize_problem(const Problem& problem, std::uint32_t which, DType type, Layout layout) {
+  const bool is_b = which == 1;
+  Problem p;
+  p.op = Op::quantize;
+  p.role = problem.role;
+  p.batch = problem.batch;
+  p.a_type = type;
+  p.d_type = DType::mxfp4;
+  p.d_layout = layout;
+  p.rotation = problem.rotation;
+  p.signs = problem.signs;
+  p.scale_rule = problem.scale_rule;
+  p.scale_block = problem.scale_block;
+  p.a_rounding = is_b ? problem.b_rounding : problem.a_rounding;
+  p.biased = problem.biased;
+  p.m = is_b ? problem.n : problem.m;
+  p.k = problem.k;
+  if ((is_b ? problem.b_major : problem.a_major) == Major::rows) {
+    p.copies = Copies::columns;
+    std::swap(p.m, p.k);
+  }
+  return p;
+}
+
+float SourceOperand::at(std::int64_t batch, std::int64_t row, std::int64_t k_index) const {
+  if (special && k_index == k / 2 && row == 0) return std::numeric_limits<float>::quiet_NaN();
+  if (special && k_index == k / 2 && row == rows - 1) return std::numeric_limits<float>::infinity();
+  const Matrix& matrix = entries[static_cast<std::size_t>(batch)];
+  return major == Major::k ? matrix.at(row, k_index) : matrix.at(k_index, row);
+}
+
+void Instance::describe_sources() {
+  const Problem& p = spec_.problem;
+  const Sizes& s = spec_.sizes;
+  const auto source = [&](Profile profile, std::uint64_t salt, DType type, Major major,
+                          std::int64_t rows) {
+    SourceOperand out;
+    out.major = major;
+    out.rows = rows;
+    out.k = s.k;
+    for (std::int64_t batch = 0; batch < s.batch; ++batch) {
+      const auto seed = spec_.seed * 1000003 + salt + 17 * static_cast<std::uint64_t>(batch);
+      const bool as_is = major == Major::k;
+      out.entries.emplace_back(profile, seed, source_type(type), as_is ? rows : s.k,
+                               as_is ? s.k : rows);
+    }
+    return out;
+  };
+  a_ = source(spec_.a_profile, 1, p.a_type, p.a_major, s.m);
+  a_.special = spec_.special;
+  if (one_operand(p.op)) return;
+  b_ = source(spec_.b_profile, 2, p.b_type, p.b_major, s.n);
+  if (p.accumulate == Accumulate::accumulate)
+    for (std::int64_t batch = 0; batch < s.batch; ++batch)
+      c_.emplace_back(Profile::heavy_tail,
+                      spec_.seed * 1000003 + 3 + 17 * static_cast<std::uint64_t>(batch), p.d_type,
+                      s.m, s.n);
+  if (p.bias == Bias::per_column)
+    bias_ = Matrix(Profile::forward, spec_.seed * 1000003 + 4, p.d_type, 1, s.n);
+}
+
+float Instance::c_at(std::int64_t batch, std::int64_t row, std::int64_t column) const {
+  return c_.empty() ? 0.0f : c_[static_cast<std::size_t>(batch)].at(row, column);
+}
+
+float Instance::bias_at(std::int64_t column) const {
+  return bias_.columns() > 0 ? bias_.at(0, column) : 0.0f;
+}
+
+Result<Instance::Stored> Instance::store_source(const SourceOperand& source) const {
+  const Matrix& first = source.entries.front();
+  const std::int64_t extra = spec_.rows == Rows::wider ? kExtraColumns : 0;
+  const std::int64_t ld = first.columns() + extra;
+  std::vector<unsigned char> all;
+  for (std::int64_t batch = 0; batch < static_cast<std::int64_t>(source.entries.size()); ++batch) {
+    auto bytes = source.entries[static_cast<std::size_t>(batch)].bytes(ld);
+    if (source.special)
+      for (const std::int64_t row : {std::int64_t{0}, source.rows - 1}) {
+        const std::int64_t at =
+            source.major == Major::k ? row * ld + source.k / 2 : source.k / 2 * ld + row;
+        store_element(first.type(), source.at(batch, row, source.k / 2),
+                      bytes.data() + at * bytes_of(first.type()));
+      }
+    if (all.empty())
+      all = std::move(bytes);
+    else
+      all.insert(all.end(), bytes.begin(), bytes.end());
+  }
+  Stored out;
+  auto memory = Memory::of(backend_, all);
+  if (!memory.ok()) return memory.status();
+  out.data = std::move(*memory);
+  out.digest = digest_of(all);
+  out.tensor = dense_matrix(first.rows(), first.columns(), out.data.data());
+  out.tensor.ld = ld;
+  out.tensor.batch_stride = first.rows() * ld;
+  return out;
+}
+
+Status Instance::allocate_sources() {
+  if (spec_.problem.a_type != DType::mxfp4) {
+    auto a = store_source(a_);
+    if (!a.ok()) return a.status();
+    a_memory_ = std::move(*a);
+  }
+  if (!b_.entries.empty() && spec_.problem.b_type != DType::mxfp4) {
+    auto b = store_source(b_);
+    if (!b.ok()) return b.status();
+    b_memory_ = std::move(*b);
+  }
+  if (!c_.empty()) {
+    SourceOperand c;
+    c.entries = c_;
+    auto stored = store_source(c);
+    if (!stored.ok()) return stored.status();
+    c_memory_ = std::move(*stored);
+  }
+  if (bias_.columns() > 0) {
+    auto bias = Memory::of(backend_, bias_.bytes(bias_.columns()));
+    if (!bias.ok()) return bias.status();
+    bias_memory_ = std::move(*bias);
+  }
+  return {};
+}
+
+Result<std::unique_ptr<Instance>> Instance::make(Backend& backend, const InstanceSpec& spec) {
+  auto out = std::make_unique<Instance>(backend, spec);
+  out->describe_sources();
+  if (auto status = out->allocate_sources(); !status.ok()) return status;
+  return out;
+}
+
+// An operand as a plan takes it. Quantising is a plan of its own: the default one, whose codes the
+// admission of the plan under test checks beside everything else.
+Result<qt_tensor> Instance::operand(const SourceOperand& source, DType type, Layout layout,
+                                    std::uint32_t which, std::map<Layout, Stored>& packed) {
+  if (type != DType::mxfp4) return (which == 1 ? b_memory_ : a_memory_).tensor;
+  if (const auto found = packed.find(layout); found != packed.end()) return found->second.tensor;
+  // The high-precision source is large and needed only here.
+  auto high = store_source(source);
+  if (!high.ok()) return high.status();
+  const Problem p = quantize_problem(spec_.problem, which, source_type(type), layout);
+  auto plan = default_plan(p, backend_.device().target);
+  if (!plan.ok()) return plan.status();
+  auto executable = Executable::build(backend_, p, *plan);
+  if (!executable.ok()) return executable.status();
+
+  const auto padding = padding_unit(spec_.problem);
+  const auto bytes = operand_bytes(layout, source.rows, source.k, padding);
+  auto codes = Memory::allocate(backend_, bytes.codes * spec_.sizes.batch);
+  if (!codes.ok()) return codes.status();
+  auto scales = Memory::allocate(backend_, bytes.scales * spec_.sizes.batch);
+  if (!scales.ok()) return scales.status();
+  auto workspace = Memory::allocate(backend_, (*executable)->workspace_bytes());
+  if (!workspace.ok()) return workspace.status();
+
+  qt_args args{};
+  args.m = source.rows;
+  args.k = source.k;
+  if (p.copies == Copies::columns) std::swap(args.m, args.k);
+  args.batch = spec_.sizes.batch;
+  args.a = high->tensor;
+  args.d = packed_operand(layout, source.rows, source.k, padding, codes->data(), scales->data());
+  set_keys(args);
+  args.operand = which;
+  args.workspace = workspace->data();
+  args.workspace_bytes = workspace->bytes();
+  if (auto status = (*executable)->run(args, nullptr); !status.ok()) return status;
+  if (auto status = backend_.synchronize(); !status.ok()) return status;
+  Stored& out = packed[layout];
+  out.data = std::move(*codes);
+  out.scales = std::move(*scales);
+  out.tensor = args.d;
+  return out.tensor;
+}
+
+Status Instance::allocate_result(const Executable& executable) {
+  const Problem& p = spec_.problem;
+  const Sizes& s = spec_.sizes;
+  const auto padding = padding_unit(p);
+  if (workspace_.bytes() < executable.workspace_bytes()) {
+    workspace_ = {};
+    auto memory = Memory::allocate(backend_, executable.workspace_bytes());
+    if (!memory.ok()) return memory.status();
+    workspace_ = std::move(*memory);
+  }
+  if (d_memory_.data.data() || d2_memory_.data.data()) return {};
+  if (p.d_type == DType::mxfp4) {
+    const auto make = [&](Stored& to, std::int64_t rows, std::int64_t k) -> Status {
+      const auto bytes = operand_bytes(p.d_layout, rows, k, padding);
+      auto codes = Memory::allocate(backend_, bytes.codes * s.batch);
+      if (!codes.ok()) return codes.status();
+      auto scales = Memory::allocate(backend_, bytes.scales * s.batch);
+      if (!scales.ok()) return scales.status();
+      to.data = std::move(*codes);
+      to.scales = std::move(*scales);
+      to.tensor = packed_operand(p.d_layout, rows, k, padding, to.data.data(), to.scales.data());
+      return {};
+    };
+    const bool columns_only = p.copies == Copies::columns;
+    if (auto status = columns_only ? make(d_memory_, s.k, s.m) : make(d_memory_, s.m, s.k);
+        !status.ok())
+      return status;
+    return p.copies == Copies::both ? make(d2_memory_, s.k, s.m) : Status{};
+  }
+  const std::int64_t columns = one_operand(p.op) ? s.k : s.n;
+  result_ld_ =
+      spec_.rows == Rows::wider ? round_up(columns, kExtraColumns) + kExtraColumns : columns;
+  auto memory = Memory::allocate(backend_, s.batch * s.m * result_ld_ * bytes_of(p.d_type));
+  if (!memory.ok()) return memory.status();
+  d_memory_.data = std::move(*memory);
+  d_memory_.tensor = dense_matrix(s.m, columns, d_memory_.data.data());
+  d_memory_.tensor.ld = result_ld_;
+  d_memory_.tensor.batch_stride = s.m * result_ld_;
+  return {};
+}
+
+Result<qt_args> Instance::arguments(const Executable& executable) {
+  const Problem& p = spec_.problem;
+  qt_args args{};
+  args.m = spec_.sizes.m;
+  args.n = spec_.sizes.n;
+  args.k = spec_.sizes.k;
+  args.batch = spec_.sizes.batch;
+  auto a = operand(a_, p.a_type, executable.a_layout(), 0, a_packed_);
+  if (!a.ok()) return a.status();
+  args.a = *a;
+  if (!b_.entries.empty()) {
+    auto b = operand(b_, p.b_type, executable.b_layout(), 1, b_packed_);
+    if (!b.ok()) return b.status();
+    args.b = *b;
+  }
+  if (auto status = allocate_result(executable); !status.ok()) return status;
+  args.c = c_memory_.tensor;
+  args.d = d_memory_.tensor;
+  args.d2 = d2_memory_.tensor;
+  args.bias = bias_memory_.data();
+  args.alpha = spec_.alpha;
+  args.beta = c_.empty() ? 0 : spec_.beta;
+  set_keys(args);
+  args.workspace = workspace_.data();
+  args.workspace_bytes = workspace_.bytes();
+  return args;
+}
+
+const Instance::Stored* Instance::stored_at(const void* data) const {
+  for (const Stored* stored : {&a_memory_, &b_memory_, &c_memory_, &d_memory_, &d2_memory_})
+    if (stored->data.data() == data) return stored;
+  for (const auto* packed : {&a_packed_, &b_packed_})
+    for (const auto& [layout, stored] : *packed)
+      if (stored.data.data() == data) return &stored;
+  return nullptr;
+}
+
+Result<qt_tensor> Instance::copy_of(const qt_tensor& tensor) {
+  qt_tensor out = tensor;
+  const Stored* from = tensor.data ? stored_at(tensor.data) : nullptr;
+  if (!from) return out;
+  Stored copy;
+  for (const auto& [source, to] :
+       {std::pair(&from->data, &copy.data), {&from->scales, &copy.scales}}) {
+    if (!source->data()) continue;
+    auto content = source->read();
+    if (!content.ok()) return content.status();
+    auto memory = Memory::of(backend_, *content);
+    if (!memory.ok()) return memory.status();
+    *to = std::move(*memory);
+  }
+  out.data = copy.data.data();
+  out.scales = copy.scales.data();
+  copies_.push_back(std::move(copy));
+  return out;
+}
+
+Result<std::vector<qt_args>> Instance::rotated(const Executable& executable, std::size_t copies) {
+  auto first = arguments(executable);
+  if (!first.ok()) return first.status();
+  std::vector<qt_args> out{*first};
+  while (out.size() < copies) {
+    qt_args next = *first;
+    for (qt_tensor* tensor : {&next.a, &next.b, &next.c, &next.d, &next.d2}) {
+      auto copy = copy_of(*tensor);
+      if (!copy.ok()) return copy.status();
+      *tensor = *copy;
+    }
+    out.push_back(next);
+  }
+  return out;
+}
+
+Status Instance::poison() {
+  for (Memory* memory :
+       {&workspace_, &d_memory_.data, &d_memory_.scales, &d2_memory_.data, &d2_memory_.scales})
+    if (memory->data())
+      if (auto status = memory->poison(); !status.ok()) return status;
+  return {};
+}
+
+Status Instance::check_memory() const {
+  const auto check = [](const Stored& stored, std::string_view name) -> Status {
+    if (auto status = stored.data.check_guards(name); !status.ok()) return status;
+    return stored.scales.check_guards(name);
+  };
+  for (const auto& [stored, name] : {std::pair<const Stored*, std::string_view>{&a_memory_, "A"},
+                                     {&b_memory_, "B"},
+                                     {&c_memory_, "C"},
+                                     {&d_memory_, "D"},
+                                     {&d2_memory_, "D2"}})
+    if (auto status = check(*stored, name); !status.ok()) return status;
+  for (const auto& [layout, stored] : a_packed_)
+    if (auto status = check(stored, "quantised A"); !status.ok()) return status;
+  for (const auto& [layout, stored] : b_packed_)
+    if (auto status = check(stored, "quantised B"); !status.ok()) return status;
+  if (auto status = bias_memory_.check_guards("the bias"); !status.ok()) return status;
+  if (auto status = workspace_.check_guards("the workspace"); !status.ok()) return status;
+  // What the caller gave must be as it was; weights are too large to compare each time.
+  for (const auto& [stored, name] :
+       {std::pair<const Stored*, std::string_view>{&a_memory_, "A"}, {&c_memory_, "C"}}) {
+    if (!stored->data.data()) continue;
+    auto now = stored->data.read();
+    if (!now.ok()) return now.status();
+    if (digest_of(*now) != stored->digest)
+      return Status(Code::rejected, fmt::format("changed its input {}", name));
+  }
+  return {};
+}
+
+Result<std::vector<float>> Instance::result() const {
+  auto bytes = d_memory_.data.read();
+  if (!bytes.ok()) return bytes.status();
+  const Problem& p = spec_.problem;
+  const std::int64_t columns = one_operand(p.op) ? spec_.sizes.k : spec_.sizes.n;
+  const std::int64_t size = bytes_of(p.d_type), rows = spec_.sizes.batch * spec_.sizes.m;
+  std::vector<float> out;
+  out.reserve(static_cast<std::size_t>(rows * columns));
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const auto* at = bytes->data() + row * result_ld_ * size;
+    for (std::int64_t column = 0; column < columns; ++column)
+      out.push_back(load_element(p.d_type, at + column * size));
+    for (std::int64_t i = columns * size; i < result_ld_ * size; ++i)
+      if (at[i] != 0xff)
+        return Status(Code::rejected,
+                      fmt::format("wrote beyond the last column of D, in row {}", row));
+  }
+  return out;
+}
+
+Result<Instance::Packed> Instance::packed(int which) const {
+  const Stored& from = which == 0 ? d_memory_ : d2_memory_;
+  auto codes = from.data.read();
+  if (!codes.ok()) return codes.status();
+  auto scales = from.scales.read();
+  if (!scales.ok()) return scales.status();
+  return Packed{std::move(*codes), std::move(*scales)};
+}
+
+Result<Instance::Packed> Instance::prepared(std::uint32_t which, Layout layout) const {
+  const auto& all = which == 1 ? b_packed_ : a_packed_;
+  const auto found = all.find(layout);
+  if (found == all.end()) return Status(Code::internal, "no operand was made for this layout");
+  auto codes = found->second.data.read();
+  if (!codes.ok()) return codes.status();
+  auto scales = found->second.scales.read();
+  if (!scales.ok()) return scales.status();
+  return Packed{std::move(*codes), std::move(*scales)};
+}
+
+std::int64_t Instance::traffic_bytes(const Executable& executable) const {
+  const Problem& p = spec_.problem;
+  const Sizes& s = spec_.sizes;
+  const auto operand = [&](DType type, Layout layout, std::int64_t rows) {
+    if (type != DType::mxfp4) return rows * s.k * bytes_of(type);
+    const auto bytes = operand_bytes(layout, rows, s.k, padding_unit(p));
+    return bytes.codes + bytes.scales;
+  };
+  std::int64_t bytes = operand(p.a_type, executable.a_layout(), s.m);
+  if (one_operand(p.op)) {
+    const auto copies = p.copies == Copies::both ? 2 : 1;
+    const auto packed = operand_bytes(p.d_layout, s.m, s.k, padding_unit(p));
+    bytes += p.d_type == DType::mxfp4 ? copies * (packed.codes + packed.scales)
+                                      : s.m * s.k * bytes_of(p.d_type);
+  } else {
+    bytes += operand(p.b_type, executable.b_layout(), s.n) + s.m * s.n * bytes_of(p.d_type);
+    if (p.accumulate == Accumulate::accumulate) bytes += s.m * s.n * bytes_of(p.d_type);
+  }
+  return bytes * s.batch;
+}
+
+}  // namespace quarterturn

@@ -1,0 +1,130 @@
+// Instance: one call of a problem, with sizes, inputs and device memory, ready to be given to any
+// plan.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/executable.hpp"
+#include "tuner/inputs.hpp"
+#include "tuner/memory.hpp"
+
+namespace quarterturn {
+
+/// Whether rows lie tightly behind each other, or are parts of wider matrices.
+enum class Rows { tight, wider };
+
+struct InstanceSpec {
+  Problem problem;
+  Sizes sizes;
+  Profile a_profile = Profile::forward;
+  Profile b_profile = Profile::weight;
+  std::uint64_t seed = 1;
+  Rows rows = Rows::tight;
+  float alpha = 1, beta = 0;  ///< beta is used where the problem accumulates
+  /// A NaN in A's first and an infinity in its last row or, where A is stored as its transpose,
+  /// column.
+  bool special = false;
+};
+
+/// The high-precision source of an operand, [rows, k] as the contract sees it, and how it is
+/// stored.
+struct SourceOperand {
+  std::vector<Matrix> entries;  ///< one a batch entry, as stored
+  Major major = Major::k;
+  std::int64_t rows = 0, k = 0;
+  bool special = false;
+
+  float at(std::int64_t batch, std::int64_t row, std::int64_t k_index) const;
+};
+
+class Instance {
+ public:
+  static Result<std::unique_ptr<Instance>> make(Backend& backend, const InstanceSpec& spec);
+
+  const InstanceSpec& spec() const { return spec_; }
+  const SourceOperand& a() const { return a_; }
+  const SourceOperand& b() const { return b_; }
+  /// C and bias as the oracle needs them, in d's type.
+  float c_at(std::int64_t batch, std::int64_t row, std::int64_t column) const;
+  float bias_at(std::int64_t column) const;
+
+  /// The call's arguments for a plan: operands in its layouts (quantised here where the problem
+  /// takes them quantised), a poisoned result and workspace.
+  Result<qt_args> arguments(const Executable& executable);
+
+  /// The same call over further copies of operands and result, so that caches hold none of them
+  /// between two calls. The first element is `arguments`.
+  Result<std::vector<qt_args>> rotated(const Executable& executable, std::size_t copies);
+
+  /// Poisons result and workspace again.
+  Status poison();
+  /// Every guard, and that the inputs are what they were.
+  Status check_memory() const;
+
+  /// The result, [batch][m][n] in d's type (or plain codes), without the gaps between rows; fails
+  /// when a gap was written.
+  Result<std::vector<float>> result() const;
+  Result<std::vector<unsigned char>> workspace() const { return workspace_.read(); }
+  /// Codes and scales of a one-operand op: of D, and of D2 where there is one.
+  struct Packed {
+    std::vector<unsigned char> codes, scales;
+  };
+  Result<Packed> packed(int which) const;
+  /// An operand that the problem takes quantised, as it was made for a layout.
+  Result<Packed> prepared(std::uint32_t which, Layout layout) const;
+
+  /// Bytes that one call reads and writes, for rates and for rotating buffers.
+  std::int64_t traffic_bytes(const Executable& executable) const;
+
+  Instance(Backend& backend, InstanceSpec spec) : backend_(backend), spec_(std::move(spec)) {}
+
+ private:
+  struct Stored {
+    Memory data, scales;
+    qt_tensor tensor{};
+    Digest digest{};  ///< of what was stored
+  };
+
+  void describe_sources();
+  Status allocate_sources();
+  Status allocate_result(const Executable& executable);
+  Result<Stored> store_source(const SourceOperand& source) const;
+  Result<qt_tensor> copy_of(const qt_tensor& tensor);
+  const Stored* stored_at(const void* data) const;
+  Result<qt_tensor> operand(const SourceOperand& source, DType type, Layout layout,
+                            std::uint32_t which, std::map<Layout, Stored>& packed);
+
+  Backend& backend_;
+  InstanceSpec spec_;
+  SourceOperand a_, b_;
+  std::vector<Matrix> c_;
+  Matrix bias_;
+  Stored a_memory_, b_memory_, c_memory_, d_memory_, d2_memory_;
+  Memory bias_memory_, workspace_;
+  std::map<Layout, Stored> a_packed_, b_packed_;
+  std::vector<Stored> copies_;
+  std::int64_t result_ld_ = 0;
+};
+
+/// The noise and sign keys that every instance uses.
+struct InstanceKeys {
+  static constexpr std::uint64_t noise_seed = 0x5eed0123456789abull;
+  static constexpr std::uint32_t stream = 7;
+  static constexpr std::uint64_t sign_seed = 0x51600fedcba98765ull;
+  static constexpr std::uint32_t sign_mask[8] = {0x9d2c5680u, 0x1571c3a5u, 0x8f0e7d64u,
+                                                 0x2b4a9913u, 0xe5d06f88u, 0x73b812ceu,
+                                                 0x0c9aa551u, 0xd61f3e07u};
+};
+
+/// The problem of quantising an operand of `problem` into a layout, from `type`; what `prepare` of
+/// a weight solves.
+Problem quantize_problem(const Problem& problem, std::uint32_t which, DType type, Layout layout);
+
+/// The type that a quantised operand is made from here.
+DType source_type(DType type);
+
+}  // namespace quarterturn

@@ -1,0 +1,150 @@
+#include "tuner/oracle.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <thread>
+
+#include "reference/gemm.hpp"
+
+namespace quarterturn {
+namespace {
+
+// The two vocabularies are spelled and ordered alike; the reference stands alone and has its own.
+template <class To, class From>
+To same(From value) {
+  return static_cast<To>(static_cast<int>(value));
+}
+
+bool quantises(const Problem& problem, std::uint32_t which) {
+  if (which == 1) return true;
+  return problem.op != Op::gemm || problem.a_type == DType::mxfp4;
+}
+
+}  // namespace
+
+reference::QuantizeSpec reference_spec(const Problem& problem, std::uint32_t which) {
+  reference::QuantizeSpec spec;
+  spec.rule = same<reference::ScaleRule>(problem.scale_rule);
+  spec.rounding = same<reference::Rounding>(which == 1 ? problem.b_rounding : problem.a_rounding);
+  spec.rotation = problem.rotation;
+  spec.signs = same<reference::Signs>(problem.signs);
+  spec.block = same<reference::ScaleBlock>(problem.scale_block);
+  std::copy(std::begin(InstanceKeys::sign_mask), std::end(InstanceKeys::sign_mask),
+            spec.sign_mask.begin());
+  spec.sign_seed = InstanceKeys::sign_seed;
+  const bool stored_transposed = (which == 1 ? problem.b_major : problem.a_major) == Major::rows;
+  const bool columns = problem.op == Op::quantize && problem.copies == Copies::columns;
+  spec.noise = {InstanceKeys::noise_seed, InstanceKeys::stream, which,
+                stored_transposed || columns ? 1u : 0u};
+  return spec;
+}
+
+OracleRow Oracle::work_out(std::uint32_t which, std::int64_t batch, std::int64_t row,
+                           bool transposed) const {
+  const Problem& problem = instance_.spec().problem;
+  const SourceOperand& source = which == 1 ? instance_.b() : instance_.a();
+  const std::int64_t k = transposed ? source.rows : source.k;
+  OracleRow out;
+  std::vector<float> values;
+  const auto element = [&](std::int64_t r, std::int64_t i) {
+    return transposed ? source.at(batch, i, r) : source.at(batch, r, i);
+  };
+  if (!quantises(problem, which)) {
+    for (std::int64_t i = 0; i < k; ++i) out.values.push_back(element(row, i));
+    return out;
+  }
+  auto spec = reference_spec(problem, which);
+  if (transposed) spec.noise.transposed = 1;
+  // A square scale block needs its 32 rows.
+  const bool square = spec.block == reference::ScaleBlock::b32x32;
+  const std::int64_t first = square ? row / 32 * 32 : row;
+  const std::int64_t rows = transposed ? source.k : source.rows;
+  const std::int64_t count = square ? std::min<std::int64_t>(32, rows - first) : 1;
+  for (std::int64_t r = first; r < first + count; ++r)
+    for (std::int64_t i = 0; i < k; ++i) values.push_back(element(r, i));
+  spec.row0 = first;
+  spec.k_global = k;
+  const auto quantized = reference::quantize(values.data(), count, k, k, spec);
+  const std::int64_t at = row - first;
+  out.codes.assign(quantized.codes.begin() + at * quantized.k / 2,
+                   quantized.codes.begin() + (at + 1) * quantized.k / 2);
+  out.scales.assign(quantized.scales.begin() + at * quantized.k / 32,
+                    quantized.scales.begin() + (at + 1) * quantized.k / 32);
+  for (std::int64_t i = 0; i < quantized.k; ++i) out.values.push_back(quantized.value(at, i));
+  return out;
+}
+
+const OracleRow& Oracle::row(std::uint32_t which, std::int64_t batch, std::int64_t row) {
+  const std::int64_t rows = which == 1 ? instance_.b().rows : instance_.a().rows;
+  auto& known = rows_[which];
+  const auto found = known.find(batch * rows + row);
+  if (found != known.end()) return found->second;
+  return known[batch * rows + row] = work_out(which, batch, row, false);
+}
+
+const OracleRow& Oracle::transposed_row(std::int64_t batch, std::int64_t row) {
+  auto& known = rows_[2];
+  const std::int64_t key = batch * instance_.a().k + row;
+  const auto found = known.find(key);
+  if (found != known.end()) return found->second;
+  return known[key] = work_out(0, batch, row, true);
+}
+
+void Oracle::prepare(std::uint32_t which, std::int64_t batch,
+                     const std::vector<std::int64_t>& rows) {
+  const std::int64_t all = which == 1 ? instance_.b().rows : instance_.a().rows;
+  std::vector<std::int64_t> missing;
+  for (const auto row : rows)
+    if (rows_[which].count(batch * all + row) == 0) missing.push_back(row);
+  std::vector<OracleRow> found(missing.size());
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (std::size_t i = next++; i < missing.size(); i = next++)
+      found[i] = work_out(which, batch, missing[i], false);
+  };
+  std::vector<std::thread> helpers;
+  const auto cores =
+      std::min<std::size_t>(std::thread::hardware_concurrency(), 1 + missing.size() / 32);
+  for (std::size_t i = 1; i < cores; ++i) helpers.emplace_back(work);
+  work();
+  for (auto& helper : helpers) helper.join();
+  for (std::size_t i = 0; i < missing.size(); ++i)
+    rows_[which][batch * all + missing[i]] = std::move(found[i]);
+}
+
+OracleOutput Oracle::output(std::int64_t batch, std::int64_t row, std::int64_t column) {
+  const InstanceSpec& spec = instance_.spec();
+  const auto& a = this->row(0, batch, row).values;
+  const auto& b = this->row(1, batch, column).values;
+  double sum = 0, magnitude = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double term = a[i] * b[i];
+    sum += term;
+    magnitude += std::fabs(term);
+  }
+  // TS34 leaves 3/4 of each operand that was quantised under it.
+  double factor = spec.alpha;
+  if (spec.problem.scale_rule == ScaleRule::ts34)
+    factor *= quantises(spec.problem, 0) ? 16.0 / 9.0 : 4.0 / 3.0;
+  const double c = spec.problem.accumulate == Accumulate::accumulate ? spec.beta : 0;
+  const double added = c == 0 ? 0 : c * instance_.c_at(batch, row, column);
+  const double bias = instance_.bias_at(column);
+  return {factor * sum + added + bias,
+          std::fabs(factor) * magnitude + std::fabs(added) + std::fabs(bias)};
+}
+
+double error_bound(const Problem& problem, std::int64_t k, const OracleOutput& output) {
+  constexpr double kFloat = 0x1p-23;
+  double relative = (static_cast<double>(k) / 16 + 16) * kFloat;
+  if (problem.a_type != DType::mxfp4 && problem.op == Op::gemm)
+    relative = (static_cast<double>(k) + 16) * kFloat;
+  if (problem.contract == Contract::fast) relative += 0x1p-9;
+  double step = 0x1p-149;
+  if (problem.d_type == DType::bf16) step = std::max(std::fabs(output.value) * 0x1p-8, 0x1p-133);
+  if (problem.d_type == DType::f16) step = std::max(std::fabs(output.value) * 0x1p-11, 0x1p-24);
+  // Values at the type's end may round to infinity on either side; the caller compares those apart.
+  return relative * output.magnitude + step;
+}
+
+}  // namespace quarterturn

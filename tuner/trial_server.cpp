@@ -1,0 +1,147 @@
+// The process in which candidates run: one JSON object a line in, one out.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "cache/code_store.hpp"
+#include "runtime/open_backend.hpp"
+#include "tuner/trial_process.hpp"
+
+namespace quarterturn {
+namespace {
+
+using nlohmann::json;
+
+json object_of(const Status& status) {
+  json out{{"code", static_cast<std::int32_t>(status.code())}};
+  if (!status.ok()) out["message"] = status.message();
+  return out;
+}
+
+// Lines of a descriptor.
+class Lines {
+ public:
+  explicit Lines(int fd) : fd_(fd) {}
+  bool next(std::string& line) {
+    for (;;) {
+      if (const auto end = buffer_.find('\n'); end != std::string::npos) {
+        line = buffer_.substr(0, end);
+        buffer_.erase(0, end + 1);
+        return true;
+      }
+      char bytes[4096];
+      const auto n = read(fd_, bytes, sizeof bytes);
+      if (n == 0 || (n < 0 && errno != EINTR)) return false;
+      if (n > 0) buffer_.append(bytes, static_cast<std::size_t>(n));
+    }
+  }
+
+ private:
+  int fd_;
+  std::string buffer_;
+};
+
+bool write_all(int fd, const std::string& text) {
+  std::size_t done = 0;
+  while (done < text.size()) {
+    const auto n = write(fd, text.data() + done, text.size() - done);
+    if (n > 0)
+      done += static_cast<std::size_t>(n);
+    else if (errno != EINTR)
+      return false;
+  }
+  return true;
+}
+
+Result<std::unique_ptr<Backend>> open(const json& settings) {
+  SettingSources sources;
+  for (const auto& spec : setting_specs())
+    if (const auto at = settings.find(std::string(spec.name)); at != settings.end())
+      sources.options[spec.id] = at->get<std::string>();
+  const auto loaded = Settings::load(sources);
+  auto store = CodeStore::open(loaded.text(Setting::code_cache));
+  if (!store.ok()) return store.status();
+  return open_backend(loaded, std::make_shared<CodeStore>(std::move(*store)));
+}
+
+class Server {
+ public:
+  Status begin(const json& what) {
+    auto problem = parse_problem(what.at("problem").get<std::string>());
+    if (!problem.ok()) return problem.status();
+    auto backend = open(what.at("settings"));
+    if (!backend.ok()) return backend.status();
+    backend_ = std::move(*backend);
+    trials_ = std::make_unique<LocalTrials>(*backend_, *problem);
+    return {};
+  }
+
+  json answer(const json& what) {
+    const auto text = what.at("plan").get<std::string>();
+    auto plan = parse_plan(text);
+    if (!plan.ok()) return object_of(plan.status());
+    if (known_.count(text) == 0) known_[text] = trials_->add(*plan);
+    const std::size_t candidate = known_[text];
+    const auto action = what.at("do").get<std::string>();
+    if (action == "admit") return admit(candidate);
+    if (action == "ready") {
+      json out = object_of(trials_->ready(candidate));
+      out["rotation"] = trials_->rotation();
+      return out;
+    }
+    if (action == "run") {
+      const auto seconds = trials_->run(candidate, what.at("size").get<std::size_t>(),
+                                        what.at("repeats").get<std::int64_t>());
+      json out = object_of(seconds.status());
+      if (seconds.ok()) out["seconds"] = *seconds;
+      return out;
+    }
+    return object_of(Status(Code::invalid_argument, fmt::format("unknown request '{}'", action)));
+  }
+
+ private:
+  json admit(std::size_t candidate) {
+    const Verdict verdict = trials_->admit(candidate);
+    const Certificate& proved = verdict.certificate;
+    json out = object_of(verdict.status);
+    out.update({{"max_error", proved.max_error},
+                {"outputs", proved.outputs},
+                {"all_outputs", proved.all_outputs},
+                {"code_rows", proved.code_rows},
+                {"bias_z", proved.bias_z},
+                {"repeatable", proved.repeatable},
+                {"disproved", trials_->disproved()}});
+    return out;
+  }
+
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<LocalTrials> trials_;
+  std::map<std::string, std::size_t> known_;
+};
+
+}  // namespace
+
+int serve_trials(int in, int out) {
+  Lines lines(in);
+  std::string line;
+  if (!lines.next(line)) return 0;
+  Server server;
+  Status status;
+  try {
+    status = server.begin(json::parse(line));
+    while (lines.next(line)) {
+      const json answer = status.ok() ? server.answer(json::parse(line)) : object_of(status);
+      if (!write_all(out, answer.dump(-1, ' ', true, json::error_handler_t::replace) + "\n"))
+        return 0;
+    }
+  } catch (const json::exception& error) {
+    write_all(out, object_of(Status(Code::invalid_argument, error.what())).dump() + "\n");
+    return 2;
+  }
+  return 0;
+}
+
+}  // namespace quarterturn

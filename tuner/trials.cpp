@@ -1,0 +1,178 @@
+#include "tuner/trials.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+namespace quarterturn {
+namespace {
+
+constexpr std::int64_t kMiB = 1 << 20;
+constexpr std::int64_t kMostRotated = 256 * kMiB;
+constexpr std::size_t kMostCopies = 64;
+
+std::int64_t number_after(std::string_view text, std::string_view name) {
+  const auto at = text.find(name);
+  if (at == std::string_view::npos) return 0;
+  std::int64_t value = 0;
+  std::from_chars(text.data() + at + name.size(), text.data() + text.size(), value);
+  return value;
+}
+
+Sizes sizes_at(const Problem& p, std::int64_t tokens) {
+  const auto pick = [&](const Extent& extent) {
+    return extent.is_static() ? extent.lo : std::clamp(tokens, extent.lo, extent.hi);
+  };
+  return {pick(p.m), pick(p.n), pick(p.k), p.batch.hi};
+}
+
+}  // namespace
+
+std::vector<Sizes> representative_sizes(const Problem& p) {
+  std::int64_t lo = 0, hi = 0;
+  for (const Extent* extent : {&p.m, &p.n, &p.k})
+    if (!extent->is_static()) lo = std::max(lo, extent->lo), hi = std::max(hi, extent->hi);
+  std::vector<std::int64_t> tokens{hi};
+  // Operands that come quantised lie as their full K wants: only the rows of such a call can vary.
+  const bool fixed_k = p.op == Op::gemm && !p.k.is_static();
+  lo = std::max<std::int64_t>(1, lo);
+  if (hi > lo && !fixed_k) {
+    if (hi >= 8 * lo)
+      tokens.push_back(std::lround(std::sqrt(static_cast<double>(hi) * static_cast<double>(lo))));
+    if (hi >= 2 * lo) tokens.push_back(lo);
+  }
+  std::vector<Sizes> out;
+  for (const auto t : tokens) out.push_back(sizes_at(p, t));
+  return out;
+}
+
+std::string text(const Sizes& sizes) {
+  return fmt::format("m={} n={} k={}", sizes.m, sizes.n, sizes.k);
+}
+
+double operations(const Problem& problem, const Sizes& sizes) {
+  if (problem.op != Op::gemm && problem.op != Op::hadamard_gemm && problem.op != Op::gemm_quantize)
+    return 0;
+  return 2.0 * static_cast<double>(sizes.m) * static_cast<double>(sizes.n) *
+         static_cast<double>(sizes.k) * static_cast<double>(sizes.batch);
+}
+
+std::int64_t last_level_cache(std::string_view performance_class) {
+  const auto l3 = number_after(performance_class, "l3=");
+  return l3 > 0 ? l3 : number_after(performance_class, "l2=");
+}
+
+Rotation rotation_for(const DeviceInfo& device, std::int64_t bytes_of_call) {
+  Rotation out;
+  out.bytes_of_call = bytes_of_call;
+  out.wanted_bytes = 2 * last_level_cache(device.performance_class);
+  out.most_bytes = kMostRotated;
+  if (device.memory_bytes > 0) out.most_bytes = std::min(out.most_bytes, device.memory_bytes / 16);
+  const auto bytes = std::min(std::max<std::int64_t>(out.wanted_bytes, 1), out.most_bytes);
+  out.copies = static_cast<std::size_t>(std::clamp<std::int64_t>(
+      ceil_div(bytes, std::max<std::int64_t>(1, bytes_of_call)), 1, kMostCopies));
+  return out;
+}
+
+std::string Rotation::text() const {
+  return fmt::format("{} copies, {} of {} MiB", copies,
+                     static_cast<std::int64_t>(copies) * bytes_of_call / kMiB, wanted_bytes / kMiB);
+}
+
+LocalTrials::LocalTrials(Backend& backend, Problem problem)
+    : backend_(backend),
+      problem_(problem),
+      sizes_(representative_sizes(problem)),
+      admission_(backend, std::move(problem)),
+      stopwatch_(backend.stopwatch()) {}
+
+std::size_t LocalTrials::add(const Plan& plan) {
+  candidates_.push_back({plan, nullptr, {}, 0});
+  return candidates_.size() - 1;
+}
+
+std::size_t LocalTrials::add(std::shared_ptr<const Executable> executable) {
+  candidates_.push_back({executable->plan(), std::move(executable), {}, 0});
+  return candidates_.size() - 1;
+}
+
+Result<std::shared_ptr<const Executable>> LocalTrials::executable(std::size_t candidate) {
+  Candidate& one = candidates_[candidate];
+  if (!one.executable) {
+    auto built = Executable::build(backend_, problem_, one.plan);
+    if (!built.ok()) return built.status();
+    one.executable = std::move(*built);
+  }
+  return one.executable;
+}
+
+Verdict LocalTrials::admit(std::size_t candidate) {
+  auto loaded = executable(candidate);
+  if (!loaded.ok()) return {loaded.status(), {}};
+  return admission_.admit(**loaded);
+}
+
+Status LocalTrials::ready(std::size_t candidate) {
+  auto loaded = executable(candidate);
+  if (!loaded.ok()) return loaded.status();
+  const Executable& executable = **loaded;
+  Candidate& one = candidates_[candidate];
+  if (!one.calls.empty() && executable.workspace_bytes() <= workspace_bytes_) return {};
+  if (!instance_) {
+    InstanceSpec spec;
+    spec.problem = problem_;
+    spec.sizes = sizes_.front();
+    spec.a_profile = profile_of(problem_.role);
+    spec.beta = 1;
+    auto instance = Instance::make(backend_, spec);
+    if (!instance.ok()) return instance.status();
+    instance_ = std::move(*instance);
+  }
+  const auto layouts = std::pair(executable.a_layout(), executable.b_layout());
+  auto& calls = calls_[layouts];
+  if (calls.empty()) {
+    const Rotation rotation = rotation_for(backend_.device(), instance_->traffic_bytes(executable));
+    auto made = instance_->rotated(executable, rotation.copies);
+    if (!made.ok()) return made.status();
+    calls = std::move(*made);
+    rotation_ = rotation.text();
+  }
+  // The workspace may have moved to hold a plan that wants more of it.
+  auto fresh = instance_->arguments(executable);
+  if (!fresh.ok()) return fresh.status();
+  if (fresh->workspace_bytes > workspace_bytes_) {
+    workspace_bytes_ = fresh->workspace_bytes;
+    for (auto& other : candidates_) other.calls.clear();
+  }
+  one.calls = calls;
+  for (auto& call : one.calls) {
+    call.workspace = fresh->workspace;
+    call.workspace_bytes = fresh->workspace_bytes;
+  }
+  return {};
+}
+
+Result<double> LocalTrials::run(std::size_t candidate, std::size_t size, std::int64_t repeats) {
+  if (auto status = ready(candidate); !status.ok()) return status;
+  Candidate& one = candidates_[candidate];
+  const Sizes& sizes = sizes_[size];
+  for (auto& call : one.calls) {
+    call.m = sizes.m;
+    call.n = sizes.n;
+    call.k = sizes.k;
+  }
+  const Executable& executable = *one.executable;
+  stopwatch_->start(nullptr);
+  Status status;
+  for (std::int64_t i = 0; i < repeats && status.ok(); ++i) {
+    status = executable.run(one.calls[one.next], nullptr);
+    one.next = one.next + 1 < one.calls.size() ? one.next + 1 : 0;
+  }
+  const double seconds = stopwatch_->stop(nullptr);
+  if (!status.ok()) return status;
+  return seconds;
+}
+
+}  // namespace quarterturn

@@ -1,0 +1,84 @@
+// Trials: admits and times the plans of one problem on one device. In this process, or in another
+// by trial_process.hpp.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tuner/admission.hpp"
+#include "tuner/measure.hpp"
+
+namespace quarterturn {
+
+/// The run-time sizes that stand for a problem's range: its upper end, and for wide ranges its
+/// middle (by ratio) and its lower end. All count the same.
+std::vector<Sizes> representative_sizes(const Problem& problem);
+/// "m=16 n=4096 k=14336"
+std::string text(const Sizes& sizes);
+/// Floating-point operations of one call, 2 m n k; 0 for ops with one operand.
+double operations(const Problem& problem, const Sizes& sizes);
+
+/// How many copies of the operands a timing rotates through: more than twice the last-level cache,
+/// within a cap, as caches of hundreds of megabytes are shared by many.
+struct Rotation {
+  std::size_t copies = 1;
+  std::int64_t bytes_of_call = 0;
+  std::int64_t wanted_bytes = 0;  ///< twice the last-level cache
+  std::int64_t most_bytes = 0;
+  std::string text() const;  ///< "8 copies, 248 of 960 MiB"
+};
+Rotation rotation_for(const DeviceInfo& device, std::int64_t bytes_of_call);
+/// The "l3=" of a performance class, else its "l2="; 0 when it has neither.
+std::int64_t last_level_cache(std::string_view performance_class);
+
+/// Candidates are named by their index in the order of `add`.
+class Trials : public Subject {
+ public:
+  virtual std::size_t add(const Plan& plan) = 0;
+  virtual Verdict admit(std::size_t candidate) = 0;
+  /// How the last timing rotated its buffers, for records.
+  virtual std::string rotation() const = 0;
+  /// The text of an admitted plan that a later admission disproved; empty when there is none.
+  virtual std::string disproved() const = 0;
+};
+
+class LocalTrials : public Trials {
+ public:
+  LocalTrials(Backend& backend, Problem problem);
+
+  std::size_t add(const Plan& plan) override;
+  /// A plan that is loaded already.
+  std::size_t add(std::shared_ptr<const Executable> executable);
+  Verdict admit(std::size_t candidate) override;
+  std::size_t sizes() const override { return sizes_.size(); }
+  Status ready(std::size_t candidate) override;
+  Result<double> run(std::size_t candidate, std::size_t size, std::int64_t repeats) override;
+  std::string rotation() const override { return rotation_; }
+  std::string disproved() const override { return admission_.disproved(); }
+
+  Result<std::shared_ptr<const Executable>> executable(std::size_t candidate);
+
+ private:
+  struct Candidate {
+    Plan plan;
+    std::shared_ptr<const Executable> executable;
+    std::vector<qt_args> calls;
+    std::size_t next = 0;
+  };
+
+  Backend& backend_;
+  Problem problem_;
+  std::vector<Sizes> sizes_;
+  Admission admission_;
+  std::vector<Candidate> candidates_;
+  std::unique_ptr<Instance> instance_;
+  std::map<std::pair<Layout, Layout>, std::vector<qt_args>> calls_;  ///< by the layouts of A and B
+  std::int64_t workspace_bytes_ = 0;
+  std::unique_ptr<Stopwatch> stopwatch_;
+  std::string rotation_;
+};
+
+}  // namespace quarterturn
