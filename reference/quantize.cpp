@@ -75,13 +75,15 @@ std::uint8_t search_byte(std::span<const float> block, double amax) {
   float least = std::numeric_limits<float>::infinity();
   for (int candidate = base - 1; candidate <= base + 1; ++candidate) {
     if (candidate + 127 < 0 || candidate + 127 > 254) continue;
+    // Both sides of the difference are in units of the rceil scale.
+    const double to_grid = std::ldexp(1.0, -candidate), to_base = std::ldexp(1.0, -base);
+    const double step = std::ldexp(1.0, candidate - base);
     std::array<float, kBlock> squares{};
     for (std::size_t i = 0; i < squares.size(); ++i) {
-      const auto code =
-          encode(std::ldexp(static_cast<double>(block[i]), -candidate), Rounding::rne, 0);
-      const auto q = static_cast<float>(std::ldexp(e2m1_value(code), candidate - base));
-      const auto x = static_cast<float>(std::ldexp(static_cast<double>(block[i]), -base));
-      const float error = q - x;
+      const auto value = static_cast<double>(block[i]);
+      const auto q =
+          static_cast<float>(e2m1_value(encode(value * to_grid, Rounding::rne, 0)) * step);
+      const float error = q - static_cast<float>(value * to_base);
       squares[i] = error * error;
     }
     const float sum = tree_sum(squares);
@@ -106,12 +108,12 @@ bool flipped(const QuantizeSpec& spec, std::uint32_t j) {
 // Encodes 32 rotated values under a byte; `at` is the position of the first of them.
 void encode_block(std::span<const float> block, std::uint8_t byte, const QuantizeSpec& spec,
                   std::uint64_t at, std::uint8_t* codes) {
+  const double inverse = std::ldexp(1.0, 127 - byte);  // no product below leaves double's range
   for (std::size_t i = 0; i < block.size(); ++i) {
     float value = block[i];
     if (spec.rule == ScaleRule::ts34) value *= 0.75f;
-    const double on_grid = std::ldexp(static_cast<double>(value), 127 - byte);
-    const std::uint8_t code =
-        encode(on_grid, spec.rounding, draw(spec.rounding, spec.noise, at + i));
+    const std::uint8_t code = encode(static_cast<double>(value) * inverse, spec.rounding,
+                                     draw(spec.rounding, spec.noise, at + i));
     codes[i / 2] = static_cast<std::uint8_t>(codes[i / 2] | code << (i % 2 * 4));
   }
 }

@@ -32,7 +32,10 @@ void BiasTest::add(double a, double low, double high, double mean) {
     return;
   }
   const double deviation = std::sqrt((high - a) * (a - low) / static_cast<double>(draws_));
-  const double z = (mean - a) / deviation;
+  add_standardised((mean - a) / deviation);
+}
+
+void BiasTest::add_standardised(double z) {
   sum_ += z;
   worst_ = std::max(worst_, std::fabs(z));
   ++elements_;

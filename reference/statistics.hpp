@@ -41,6 +41,10 @@ class BiasTest {
   /// An element on the grid (low == high) must be exact in every draw.
   void add(double a, double low, double high, double mean);
 
+  /// A mean of another kind, such as a product's: its distance from the truth over its own standard
+  /// deviation.
+  void add_standardised(double z);
+
   double worst_z() const { return worst_; }
   double mean_z() const { return elements_ > 0 ? sum_ / static_cast<double>(elements_) : 0; }
   /// Every |z| below the Bonferroni bound at 1 %, the mean z within 4 / sqrt(elements), grid values
