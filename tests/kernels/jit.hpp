@@ -3,13 +3,16 @@
 
 #include <dlfcn.h>
 #include <doctest/doctest.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "generator/digest.hpp"
 #include "generator/family.hpp"
 #include "tests/templates/command.hpp"
 
@@ -57,6 +60,22 @@ inline std::vector<Target> targets(Targets which = Targets::main) {
   return out;
 }
 
+/// The library made of a text, kept in the build folder under the hash of all that it depends on:
+/// each test case is a process of its own, and many need the same kernels.
+inline std::string compiled(const std::string& text, const std::string& flags) {
+  const std::string name = hex(sha256(text + "\n" + flags + "\n" QTURN_CXX " " __VERSION__));
+  std::filesystem::create_directories(QTURN_KERNELS_FOLDER);
+  const std::string path = QTURN_KERNELS_FOLDER "/" + name + ".so";
+  if (std::filesystem::exists(path)) return path;
+  const std::string mine = path + "." + std::to_string(getpid());
+  std::ofstream(mine + ".cpp") << text;
+  const auto outcome = command::run(QTURN_CXX " " + flags + " " + mine + ".cpp -o " + mine);
+  std::filesystem::remove(mine + ".cpp");
+  REQUIRE_MESSAGE(outcome.status == 0, outcome.output);
+  std::filesystem::rename(mine, path);
+  return path;
+}
+
 class Kernel {
  public:
   Kernel(const Family& family, Problem problem, const Target& target, Variant variant)
@@ -66,13 +85,7 @@ class Kernel {
     const Source source = family.emit(problem_, target, variant_);
     const auto text = flatten(source);
     REQUIRE_MESSAGE(text.ok(), text.status().message());
-    command::TemporaryFolder folder;
-    const auto input = (folder / "kernel.cpp").string();
-    const auto output = (folder / "kernel.so").string();
-    std::ofstream(input) << *text;
-    const auto outcome =
-        command::run(QTURN_CXX " " + flags_of(target) + " " + input + " -o " + output);
-    REQUIRE_MESSAGE(outcome.status == 0, variant_.text() << "\n" << outcome.output);
+    const std::string output = compiled(*text, flags_of(target));
     library_ = dlopen(output.c_str(), RTLD_NOW | RTLD_LOCAL);
     REQUIRE_MESSAGE(library_ != nullptr, dlerror());
     entry_ = reinterpret_cast<Entry>(dlsym(library_, source.entry.c_str()));

@@ -35,7 +35,7 @@ std::vector<Variant> some_variants(const Problem& p, const Target& t) {
   second.values["tile_m"] = 1;
   second.values["tile_n"] = first.value("isa") == 512 ? 48 : 16;
   second.values["prefetch"] = 8;
-  if (p.a_type == DType::f16) return {first};
+  if (p.a_type != DType::bf16) return {first};
   return {first, second};
 }
 
