@@ -140,7 +140,7 @@ Status attach_copy(Connection& into, Connection& from) {
 
 Status detach_copy(Connection& into) { return into.execute("DETACH source"); }
 
-Status add_source(Connection& connection, Trials trials, Misses misses, Notes notes) {
+Status add_source(Connection& connection, TrialRows trials, MissRows misses, Notes notes) {
   // Ids are local to a file: each table of names gives a map from the source's ids to ours.
   const auto map = [](const std::string& table, const std::string& columns,
                       const std::string& identity) {
@@ -171,7 +171,7 @@ Status add_source(Connection& connection, Trials trials, Misses misses, Notes no
       "WHERE excluded.detail > detail;",
       fields, rows::trial_fields("t."), notes == Notes::kept ? "t.detail" : "''",
       notes == Notes::kept ? "true" : rows::live_trial("source"),
-      trials == Trials::included ? "true" : "t.kind = 1");
+      trials == TrialRows::included ? "true" : "t.kind = 1");
 
   const std::string quarantine = fmt::format(
       "INSERT INTO main.quarantine SELECT subject, problem, target, class, compiler, reason, "
@@ -190,7 +190,7 @@ Status add_source(Connection& connection, Trials trials, Misses misses, Notes no
       "ns = max(ns, excluded.ns);";
 
   return connection.execute(names + trial + quarantine + tombstone +
-                            (misses == Misses::included ? miss : ""));
+                            (misses == MissRows::included ? miss : ""));
 }
 
 Status add_source_winners(Connection& connection) {

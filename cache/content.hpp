@@ -21,7 +21,7 @@ Status detach_copy(sqlite::Connection& into);
 enum class Notes { kept, left_out };
 
 /// Adds the immutable rows of "source" to the main schema: a union. Inside a transaction.
-Status add_source(sqlite::Connection& connection, Trials trials, Misses misses, Notes notes);
+Status add_source(sqlite::Connection& connection, TrialRows trials, MissRows misses, Notes notes);
 /// The winners as well, for a copy.
 Status add_source_winners(sqlite::Connection& connection);
 

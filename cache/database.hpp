@@ -63,11 +63,11 @@ struct MergeReport {
   std::int64_t quarantined = 0;
 };
 
-enum class Trials { included, left_out };
-enum class Misses { included, left_out };
+enum class TrialRows { included, left_out };
+enum class MissRows { included, left_out };
 struct SnapshotOptions {
-  Trials trials = Trials::included;
-  Misses misses = Misses::left_out;
+  TrialRows trials = TrialRows::included;
+  MissRows misses = MissRows::left_out;
 };
 
 /// Which rows a content hash covers.

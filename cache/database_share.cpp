@@ -89,7 +89,7 @@ Result<MergeReport> Database::merge(const std::string& from) {
             "SELECT count(*) FROM source.trial s JOIN main.trial m USING(uuid) "
             "WHERE s.checksum <> m.checksum");
         if (done.ok()) done = conflicts.status();
-        if (done.ok()) done = add_source(c, Trials::included, Misses::included, Notes::kept);
+        if (done.ok()) done = add_source(c, TrialRows::included, MissRows::included, Notes::kept);
         if (done.ok()) done = c.execute(drop_maps);
         if (done.ok()) done = count(c, "main", after);
         if (!done.ok()) return done;

@@ -264,7 +264,7 @@ TEST_CASE("snapshot holds no notes, no code index, no identity, and misses only 
   CHECK(snapshot->info()->artifacts == 0);
   CHECK(snapshot->info()->misses == 0);
   SnapshotOptions options;
-  options.misses = Misses::included;
+  options.misses = MissRows::included;
   REQUIRE(db->export_snapshot(folder / "s2", options).ok());
   CHECK(Database::open_snapshot(folder / "s2")->misses("t", "c")->at(0).calls == 4);
   // A copy that becomes a local database counts its misses under a name of its own.
@@ -282,7 +282,7 @@ TEST_CASE("snapshot without trials keeps admissions, and withdrawn trials stay a
   REQUIRE(db->add_tombstone({TombstoneKind::trial, {id.begin(), id.end()}, "", 9}).ok());
   REQUIRE(db->set_winner(test::winner()).ok());
   SnapshotOptions options;
-  options.trials = Trials::left_out;
+  options.trials = TrialRows::left_out;
   REQUIRE(db->export_snapshot(folder / "s", options).ok());
   auto snapshot = Database::open_snapshot(folder / "s");
   REQUIRE(snapshot.ok());
