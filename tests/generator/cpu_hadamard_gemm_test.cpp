@@ -59,14 +59,19 @@ TEST_CASE("cpu_hadamard_gemm.parts are wide enough to pay for quantising their r
   CHECK(widths(100) == std::vector<std::int64_t>{192});
 }
 
-TEST_CASE("cpu_hadamard_gemm.the default plan fuses nothing that leaves workers without parts") {
-  const auto plan = default_plan(projection(Extent::exactly(1)), v4());
-  REQUIRE(plan.ok());
-  CHECK(plan->steps.size() == 2);
-  bool fused = false;
-  for (const auto& candidate : plans(projection(Extent::exactly(1)), v4(), 2000))
-    fused = fused || candidate.steps[0].variant.family == "cpu_hadamard_gemm";
-  CHECK(fused);
+TEST_CASE("cpu_hadamard_gemm.is a plan to try, and two steps are the default") {
+  for (const auto* target : {"x86-64-v4:avx512_vbmi,avx512_vnni", "x86-64-v3", "x86-64"})
+    for (const std::int64_t m : {1, 16, 512}) {
+      const auto p = projection(Extent::exactly(m));
+      const auto t = *parse_target(target);
+      const auto plan = default_plan(p, t);
+      REQUIRE(plan.ok());
+      CHECK(plan->steps.size() == 2);
+      bool fused = false;
+      for (const auto& candidate : plans(p, t, 5000))
+        fused = fused || candidate.steps[0].variant.family == "cpu_hadamard_gemm";
+      CHECK(fused);
+    }
 }
 
 TEST_CASE("cpu_hadamard_gemm.workspace holds the rows of every part") {
