@@ -7,6 +7,8 @@
 namespace quarterturn {
 namespace {
 
+constexpr std::size_t kPrebuiltTries = 1000;  // plans, the default first
+
 bool multiplies(Op op) {
   return op == Op::gemm || op == Op::hadamard_gemm || op == Op::gemm_quantize;
 }
@@ -64,24 +66,33 @@ Result<std::shared_ptr<const Executable>> Executable::build(Backend& backend,
 Result<std::shared_ptr<const Executable>> Executable::prebuilt(Backend& backend,
                                                                const Problem& problem) {
   const Target target = backend.prebuilt_target();
-  auto plan = default_plan(problem, target);
-  if (!plan.ok()) return plan.status();
-  std::vector<std::shared_ptr<const Kernel>> kernels;
-  for (Step& step : plan->steps) {
-    auto kernel = backend.prebuilt(step_problem(problem, target, *plan, step.kind), step.variant);
-    if (!kernel.ok()) return with_step(kernel.status(), step);
-    kernels.push_back(std::move(kernel->kernel));
-    step.variant = std::move(kernel->variant);
+  auto all = plans(problem, target, kPrebuiltTries);
+  if (all.empty()) return default_plan(problem, target).status();
+  Status first;
+  // Not every family has a form without a compiler: the first plan whose steps all have one.
+  for (Plan& plan : all) {
+    std::vector<std::shared_ptr<const Kernel>> kernels;
+    for (Step& step : plan.steps) {
+      auto kernel = backend.prebuilt(step_problem(problem, target, plan, step.kind), step.variant);
+      if (!kernel.ok()) {
+        if (first.ok()) first = with_step(kernel.status(), step);
+        break;
+      }
+      kernels.push_back(std::move(kernel->kernel));
+      step.variant = std::move(kernel->variant);
+    }
+    if (kernels.size() != plan.steps.size()) continue;
+    auto out = outline(backend, problem, std::move(plan), target);
+    out->prebuilt_ = true;
+    for (std::size_t i = 0; i < kernels.size(); ++i) {
+      const Step& step = out->plan_.steps[i];
+      out->steps_.push_back({step.kind, find_family(step.variant.family), step.variant,
+                             step_problem(problem, target, out->plan_, step.kind),
+                             std::move(kernels[i])});
+    }
+    return std::shared_ptr<const Executable>(std::move(out));
   }
-  auto out = outline(backend, problem, *plan, target);
-  out->prebuilt_ = true;
-  for (std::size_t i = 0; i < kernels.size(); ++i) {
-    const Step& step = out->plan_.steps[i];
-    out->steps_.push_back({step.kind, find_family(step.variant.family), step.variant,
-                           step_problem(problem, target, out->plan_, step.kind),
-                           std::move(kernels[i])});
-  }
-  return std::shared_ptr<const Executable>(std::move(out));
+  return first;
 }
 
 qt_args Executable::step_args(const LoadedStep& step, const qt_args& args,

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include "cpu/dequantize.h"
 #include "cpu/gemm.h"
+#include "cpu/hadamard.h"
+#include "cpu/pack.h"
 #include "cpu/primitives_lanes.h"
 #include "cpu/quantize.h"
 #include "cpu/weight_only.h"
@@ -107,6 +110,40 @@ PrebuiltKernel quantize_kernel(const Problem& p, const Variant& wanted) {
   return {std::make_shared<BuiltIn<Config, qt::cpu::quantize<Config>>>(config), wanted};
 }
 
+PrebuiltKernel pack_kernel(const Problem& p, const Variant& wanted) {
+  using Config = qt::cpu::PackConfig<qt::cpu::PortableLanes>;
+  Config config;
+  config.k_unit = static_cast<int>(padding_unit(p));
+  config.a_layout = as<qt::cpu::Layout>(p.a_layout);
+  config.d_layout = as<qt::cpu::Layout>(p.d_layout);
+  config.tile_m = static_cast<int>(wanted.value("tile_m"));
+  config.tile_k = static_cast<int>(wanted.value("tile_k"));
+  return {std::make_shared<BuiltIn<Config, qt::cpu::pack<Config>>>(config), wanted};
+}
+
+PrebuiltKernel dequantize_kernel(const Problem& p, const Variant& wanted) {
+  using Config = qt::cpu::DequantizeConfig<qt::cpu::PortableLanes>;
+  Config config;
+  config.k_unit = static_cast<int>(padding_unit(p));
+  config.a_layout = as<qt::cpu::Layout>(p.a_layout);
+  config.d_type = as<qt::cpu::DType>(p.d_type);
+  config.tile_m = static_cast<int>(wanted.value("tile_m"));
+  config.tile_k = static_cast<int>(wanted.value("tile_k"));
+  return {std::make_shared<BuiltIn<Config, qt::cpu::dequantize<Config>>>(config), wanted};
+}
+
+PrebuiltKernel hadamard_kernel(const Problem& p, const Variant& wanted) {
+  using Config = qt::cpu::HadamardConfig<qt::cpu::PortableLanes>;
+  Config config;
+  config.a_type = as<qt::cpu::DType>(p.a_type);
+  config.d_type = as<qt::cpu::DType>(p.d_type);
+  config.rotation = p.rotation;
+  config.signs = as<qt::Signs>(p.signs);
+  config.tile_m = static_cast<int>(wanted.value("tile_m"));
+  config.tile_k = static_cast<int>(wanted.value("tile_k"));
+  return {std::make_shared<BuiltIn<Config, qt::cpu::hadamard<Config>>>(config), wanted};
+}
+
 }  // namespace
 
 Target portable_target() {
@@ -120,6 +157,9 @@ Target portable_target() {
 Result<PrebuiltKernel> prebuilt_kernel(const Problem& step, const Variant& wanted) {
   if (wanted.family == "cpu_gemm") return gemm_kernel(step, wanted);
   if (wanted.family == "cpu_weight_only") return weight_only_kernel(step, wanted);
+  if (wanted.family == "cpu_pack") return pack_kernel(step, wanted);
+  if (wanted.family == "cpu_dequantize") return dequantize_kernel(step, wanted);
+  if (wanted.family == "cpu_hadamard") return hadamard_kernel(step, wanted);
   if (wanted.family == "cpu_quantize") return quantize_kernel(step, wanted);
   return Status(Code::not_supported,
                 fmt::format("{} has no form without a compiler", wanted.family));

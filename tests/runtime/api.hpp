@@ -17,10 +17,9 @@
 
 namespace quarterturn::api {
 
-/// One code cache for the whole program, so that each kernel is compiled once.
+/// One code cache for all tests of a build tree, so that each kernel is compiled once.
 inline const std::string& shared_code() {
-  static const test::TemporaryFolder folder;
-  static const std::string path = folder.file("code");
+  static const std::string path = QTURN_TEST_CODE;
   return path;
 }
 

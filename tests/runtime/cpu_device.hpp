@@ -1,4 +1,4 @@
-// A CPU back end for tests, with a code store that all cases of one program share.
+// A CPU back end for tests, with a code store that all test programs of a build tree share.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -13,9 +13,8 @@
 namespace quarterturn::test {
 
 inline std::shared_ptr<CodeStore> shared_store() {
-  static const TemporaryFolder folder;
   static const auto store =
-      std::make_shared<CodeStore>(std::move(*CodeStore::open(folder.file("code"))));
+      std::make_shared<CodeStore>(std::move(*CodeStore::open(QTURN_TEST_CODE)));
   return store;
 }
 

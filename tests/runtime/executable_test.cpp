@@ -123,6 +123,85 @@ TEST_CASE("executable.compiled and prebuilt plans solve every role, and agree bi
   }
 }
 
+TEST_CASE("executable.every op has a prebuilt kernel that gives the compiled one's bits") {
+  const auto backend = cpu_device();
+  const std::int64_t m = 33, n = 48, k = 192;
+  const auto op = [&](Op which, DType a, DType d) {
+    Problem p;
+    p.op = which;
+    p.m = {0, 64};
+    p.k = Extent::exactly(k);
+    p.a_type = a;
+    p.d_type = d;
+    p.rotation = 64;
+    return p;
+  };
+  std::vector<Problem> problems;
+  for (const auto copies : {Copies::rows, Copies::columns, Copies::both})
+    for (const auto rounding : {Rounding::rne, Rounding::sr16}) {
+      problems.push_back(op(Op::quantize, DType::bf16, DType::mxfp4));
+      problems.back().copies = copies;
+      problems.back().a_rounding = rounding;
+    }
+  problems.push_back(op(Op::hadamard, DType::bf16, DType::f32));
+  for (const auto layout : {Layout::int8_blocks, Layout::panel16}) {
+    problems.push_back(op(Op::pack, DType::mxfp4, DType::mxfp4));
+    problems.back().a_layout = Layout::plain;
+    problems.back().d_layout = layout;
+  }
+  problems.push_back(op(Op::dequantize, DType::mxfp4, DType::f16));
+  problems.back().a_layout = Layout::plain;
+  problems.push_back(op(Op::gemm, DType::bf16, DType::bf16));
+  problems.back().rotation = 0;
+  problems.back().n = Extent::exactly(n);
+  problems.back().b_type = DType::mxfp4;
+
+  std::mt19937 random(9);
+  std::vector<unsigned char> a(1 << 16), scales(1 << 14), b(1 << 16), b_scales(1 << 14);
+  for (auto& byte : a) byte = static_cast<unsigned char>(random() & 0x3f);  // small bf16, any codes
+  for (auto& byte : b) byte = static_cast<unsigned char>(random());
+  for (auto* bytes : {&scales, &b_scales})
+    for (auto& byte : *bytes) byte = static_cast<unsigned char>(110 + random() % 20);
+  for (const Problem& p : problems) {
+    CAPTURE(p.key());
+    REQUIRE_MESSAGE(validate(p).ok(), validate(p).message());
+    std::vector<std::vector<unsigned char>> results;
+    for (const auto& executable : {compiled(*backend, p), prebuilt(*backend, p)}) {
+      qt_args args{};
+      args.m = m;
+      args.n = p.n.lo;
+      args.k = k;
+      args.batch = 1;
+      args.alpha = 1;
+      args.noise_seed = 5;
+      Aligned in(1 << 16), in_scales(1 << 14), in_b(1 << 16), in_b_scales(1 << 14);
+      std::memcpy(in.get(), a.data(), a.size());
+      std::memcpy(in_scales.get(), scales.data(), scales.size());
+      std::memcpy(in_b.get(), b.data(), b.size());
+      std::memcpy(in_b_scales.get(), b_scales.data(), b_scales.size());
+      Aligned out(1 << 18);
+      std::memset(out.get(), 0x5a, 1 << 18);
+      auto* bytes = static_cast<unsigned char*>(out.get());
+      const auto unit = padding_unit(p);
+      args.a = p.a_type == DType::mxfp4
+                   ? packed_operand(Layout::plain, m, k, unit, in.get(), in_scales.get())
+                   : dense_matrix(m, k, in.get());
+      args.b = packed_operand(Layout::panel16, n, k, unit, in_b.get(), in_b_scales.get());
+      const bool along = p.copies != Copies::columns;
+      args.d = p.d_type == DType::mxfp4 ? packed_operand(p.d_layout, along ? m : k, along ? k : m,
+                                                         unit, bytes, bytes + (1 << 16))
+                                        : dense_matrix(m, p.op == Op::gemm ? n : k, bytes);
+      args.d2 = packed_operand(Layout::plain, k, m, unit, bytes + (2 << 16), bytes + (3 << 16));
+      Aligned workspace(executable->workspace_bytes());
+      args.workspace = workspace.get();
+      REQUIRE(executable->run(args, nullptr).ok());
+      results.emplace_back(bytes, bytes + (1 << 18));
+    }
+    CHECK(results[0] == results[1]);
+    CHECK(results[0] != std::vector<unsigned char>(1 << 18, 0x5a));
+  }
+}
+
 TEST_CASE("executable.one Wgrad plan takes any number of tokens, none included") {
   const auto backend = cpu_device();
   const std::int64_t m = 32, n = 20;

@@ -1,0 +1,281 @@
+// The way from a problem to a plan, on a made-up device with a made-up database.
+#include "runtime/context.hpp"
+
+#include <doctest/doctest.h>
+
+#include <set>
+
+#include "tests/runtime/temporary_folder.hpp"
+
+using namespace quarterturn;
+using test::TemporaryFolder;
+
+namespace {
+
+struct NothingLoaded final : Kernel {};
+
+// Compiles in no time; what it is told to refuse, it refuses.
+class MadeUp final : public Backend {
+ public:
+  std::set<std::string> refused_words;
+  Code refusal = Code::compile_failed;
+  std::vector<std::string> compiled;
+  DeviceInfo info;
+
+  MadeUp() {
+    info.name = "made up";
+    info.target = *parse_target("x86-64-v4:avx512_vnni");
+    info.performance_class = "cpu model=made-up units=4";
+    info.compiler = "made-up 1.0";
+    info.units = 4;
+  }
+  const DeviceInfo& device() const override { return info; }
+  Result<Binary> compile(const Source& source) override {
+    for (const auto& word : refused_words)
+      if (source.text.find(word) != std::string::npos) return Status(refusal, "refuses " + word);
+    compiled.push_back(source.text);
+    Binary out;
+    out.target = info.target.key();
+    return out;
+  }
+  Result<std::shared_ptr<const Kernel>> load(const Binary&, const Source&) override {
+    return std::shared_ptr<const Kernel>(std::make_shared<NothingLoaded>());
+  }
+  Result<PrebuiltKernel> prebuilt(const Problem&, const Variant& wanted) override {
+    return PrebuiltKernel{std::make_shared<NothingLoaded>(), wanted};
+  }
+  Status launch(const Kernel&, const Launch&, const qt_args&, void*) const override { return {}; }
+  Result<void*> allocate(std::int64_t) override { return Status(Code::out_of_memory, "none"); }
+  void release(void*) override {}
+  Status upload(void*, const void*, std::int64_t) override { return {}; }
+  Status download(void*, const void*, std::int64_t) override { return {}; }
+  Status synchronize() override { return {}; }
+  std::unique_ptr<Stopwatch> stopwatch() override { return nullptr; }
+};
+
+struct Setup {
+  TemporaryFolder folder;
+  std::map<std::string, std::string> variables;
+  std::vector<std::string> logged;
+  MadeUp* device = nullptr;
+
+  std::shared_ptr<Context> make(const std::function<void(MadeUp&)>& change = {}) {
+    ContextOptions options;
+    options.sources.surroundings.variable =
+        [this](const std::string& name) -> std::optional<std::string> {
+      const auto found = variables.find(name);
+      return found == variables.end() ? std::nullopt : std::optional(found->second);
+    };
+    options.sources.surroundings.account_home = [] { return std::optional<std::string>(); };
+    options.sources.site_file = folder.file("none");
+    options.sources.options[Setting::database] = folder.file("tuning.db");
+    options.sources.options[Setting::code_cache] = folder.file("code");
+    options.log = [this](LogLevel, const char* message) { logged.emplace_back(message); };
+    auto backend = std::make_unique<MadeUp>();
+    device = backend.get();
+    if (change) change(*device);
+    options.backend = std::move(backend);
+    auto context = Context::create(std::move(options));
+    REQUIRE_MESSAGE(context.ok(), context.status().message());
+    return *context;
+  }
+  int said(const std::string& part) const {
+    int count = 0;
+    for (const auto& line : logged) count += line.find(part) != std::string::npos;
+    return count;
+  }
+};
+
+Problem problem(std::int64_t lo = 1, std::int64_t hi = 16) {
+  Problem p;
+  p.op = Op::gemm;
+  p.m = {lo, hi};
+  p.n = Extent::exactly(4096);
+  p.k = Extent::exactly(4096);
+  p.a_type = p.b_type = DType::mxfp4;
+  p.d_type = DType::bf16;
+  return p;
+}
+
+// The i-th plan for a problem; 0 is the default.
+Plan plan_number(const Problem& p, std::size_t i) {
+  const auto all = plans(p, *parse_target("x86-64-v4:avx512_vnni"), i + 1);
+  REQUIRE(all.size() == i + 1);
+  return all[i];
+}
+
+void store_winner(Context& context, const Problem& p, const Plan& plan,
+                  const std::function<void(Env&)>& change = {}) {
+  Env env = context.env();
+  if (change) change(env);
+  Winner winner;
+  winner.problem = p.key();
+  winner.plan = plan.text();
+  winner.env = std::make_shared<Env>(env);
+  const auto status = context.database().set_winner(winner);
+  REQUIRE_MESSAGE(status.ok(), status.message());
+}
+
+std::string served(const PreparedPlan& plan) { return plan.executable().plan().text(); }
+
+}  // namespace
+
+TEST_CASE("context.a stored winner is served as what it is: exact, bucket, stale, borrowed") {
+  Setup setup;
+  const auto context = setup.make();
+  const auto second = plan_number(problem(), 1);
+  store_winner(*context, problem(), second);
+  // Not seen before a reload: the table is immutable.
+  CHECK((*context->prepare(problem()))->match() == Match::heuristic);
+  REQUIRE(context->reload().ok());
+  const auto exact = *context->prepare(problem());
+  CHECK(exact->match() == Match::exact);
+  CHECK(exact->place() == "database");
+  CHECK(served(*exact) == second.text());
+  CHECK((*context->prepare(problem(4, 4)))->match() == Match::bucket);
+  CHECK((*context->prepare(problem(17, 20)))->match() == Match::borrowed);
+
+  const auto stale = setup.make([](MadeUp& device) { device.info.compiler = "made-up 2.0"; });
+  CHECK((*stale->prepare(problem()))->match() == Match::stale);
+  CHECK(served(**stale->prepare(problem())) == second.text());
+  const auto borrowed = setup.make(
+      [](MadeUp& device) { device.info.performance_class = "cpu model=made-up units=64"; });
+  CHECK((*borrowed->prepare(problem()))->match() == Match::borrowed);
+  const auto foreign =
+      setup.make([](MadeUp& device) { device.info.target = *parse_target("x86-64-v3"); });
+  CHECK((*foreign->prepare(problem()))->match() == Match::heuristic);
+}
+
+TEST_CASE("context.reload changes later prepares only") {
+  Setup setup;
+  const auto context = setup.make();
+  const auto before = *context->prepare(problem());
+  store_winner(*context, problem(), plan_number(problem(), 2));
+  REQUIRE(context->reload().ok());
+  CHECK(before->match() == Match::heuristic);
+  CHECK(served(*before) == plan_number(problem(), 0).text());
+  CHECK(served(**context->prepare(problem())) == plan_number(problem(), 2).text());
+}
+
+TEST_CASE("context.a stored plan that does not compile here is quarantined, and the next serves") {
+  Setup setup;
+  {
+    const auto context = setup.make();
+    store_winner(*context, problem(), plan_number(problem(), 1));
+    store_winner(*context, problem(1, 64), plan_number(problem(), 2));
+  }
+  const auto broken = plan_number(problem(), 1);
+  const auto context = setup.make(
+      [&](MadeUp& device) { device.refused_words.insert(broken.steps.back().variant.text()); });
+  const auto plan = *context->prepare(problem());
+  CHECK(plan->match() == Match::bucket);
+  CHECK(served(*plan) == plan_number(problem(), 2).text());
+  CHECK(context->statistics().quarantined == 1);
+  CHECK(setup.said("quarantine") == 1);
+  // Once is enough: neither this context nor another tries it again.
+  CHECK((*context->prepare(problem()))->match() == Match::bucket);
+  CHECK(context->statistics().quarantined == 1);
+  const auto other = setup.make();
+  CHECK((*other->prepare(problem()))->match() == Match::bucket);
+  // Another compiler gives it another chance.
+  const auto newer = setup.make([](MadeUp& device) { device.info.compiler = "made-up 2.0"; });
+  CHECK(served(**newer->prepare(problem())) == broken.text());
+}
+
+TEST_CASE("context.what is not the plan's fault quarantines nothing") {
+  for (const auto code : {Code::no_compiler, Code::io_error, Code::disk_full, Code::busy}) {
+    Setup setup;
+    const auto context = setup.make([code](MadeUp& device) {
+      device.refused_words.insert("struct Config");
+      device.refusal = code;
+    });
+    const auto plan = context->prepare(problem());
+    REQUIRE(plan.ok());
+    CHECK((*plan)->match() == Match::reference);
+    CHECK(context->statistics().quarantined == 0);
+    CHECK(context->database().quarantine()->empty());
+  }
+}
+
+TEST_CASE("context.stored rows of families that changed are passed over") {
+  Setup setup;
+  const auto context = setup.make();
+  auto old = plan_number(problem(), 0);
+  old.steps.back().variant.revision += 1;
+  store_winner(*context, problem(), old);
+  auto gone = plan_number(problem(), 0);
+  gone.steps.back().variant.family = "cpu_retired";
+  store_winner(*context, problem(1, 64), gone);
+  REQUIRE(context->reload().ok());
+  CHECK((*context->prepare(problem()))->match() == Match::heuristic);
+}
+
+TEST_CASE("context.misses are counted in the database, winners are not") {
+  Setup setup;
+  {
+    const auto context = setup.make();
+    const auto missed = *context->prepare(problem());
+    for (int i = 0; i < 5; ++i) missed->count_run();
+    (void)context->prepare(problem(1, 64));
+    store_winner(*context, problem(1, 2), plan_number(problem(), 0));
+    REQUIRE(context->reload().ok());
+    (void)context->prepare(problem(1, 2));
+    context->flush_misses();
+    for (int i = 0; i < 3; ++i) missed->count_run();
+  }
+  const auto context = setup.make();
+  const auto misses =
+      context->database().misses(context->env().target, context->env().performance_class);
+  REQUIRE(misses.ok());
+  std::map<std::string, std::int64_t> calls;
+  for (const auto& miss : *misses) calls[miss.problem] = miss.calls;
+  CHECK(calls.count(problem(1, 2).key()) == 0);
+  CHECK(calls[problem(1, 64).key()] == 1);
+  CHECK(calls[problem().key()] >= 5);
+}
+
+TEST_CASE("context.snapshots answer after the local database") {
+  Setup setup;
+  const auto snapshot = setup.folder.file("site.snapshot");
+  {
+    const auto maker = setup.make();
+    store_winner(*maker, problem(), plan_number(problem(), 1));
+    store_winner(*maker, problem(1, 64), plan_number(problem(), 2));
+    REQUIRE(maker->database().export_snapshot(snapshot).ok());
+    REQUIRE(maker->database()
+                .remove_winner(problem(1, 64).key(), maker->env().target,
+                               maker->env().performance_class)
+                .ok());
+    store_winner(*maker, problem(), plan_number(problem(), 3));
+  }
+  setup.variables["QTURN_SNAPSHOTS"] = snapshot;
+  const auto context = setup.make();
+  const auto local = *context->prepare(problem());
+  CHECK(local->place() == "database");
+  CHECK(served(*local) == plan_number(problem(), 3).text());
+  const auto site = *context->prepare(problem(1, 64));
+  CHECK(site->place() == snapshot);
+  CHECK(site->match() == Match::exact);
+}
+
+TEST_CASE("context.the same plan is compiled once, and stays loaded") {
+  Setup setup;
+  const auto context = setup.make();
+  const auto first = &(*context->prepare(problem()))->executable();
+  const auto count = setup.device->compiled.size();
+  CHECK(&(*context->prepare(problem()))->executable() == first);
+  CHECK(setup.device->compiled.size() == count);
+}
+
+TEST_CASE("context.disabled families are not used, stored or not") {
+  Setup setup;
+  {
+    const auto context = setup.make();
+    store_winner(*context, problem(), plan_number(problem(), 1));
+  }
+  setup.variables["QTURN_DISABLE"] = "cpu_gemm";
+  const auto context = setup.make();
+  const auto refused = context->prepare(problem());
+  CHECK(refused.status().code() == Code::not_supported);
+  CHECK(context->explain(problem()).find("disabled") != std::string::npos);
+}
