@@ -109,3 +109,16 @@ TEST_CASE("scale_stats.search takes the larger of equal errors, by both sides") 
   CHECK(byte_of(ScaleRule::search, block) == 127);
   CHECK(int(block_by_reference(block, spec_of(ScaleRule::search)).byte) == 127);
 }
+
+TEST_CASE(
+    "scale_stats.search reaches byte 254, which rules of the largest magnitude alone do not") {
+  // 1.75 * 2^127 is half a step of rceil's scale away, and of twice that: the larger wins.
+  const std::vector<float> block(32, 0x1.cp127f);
+  CHECK(byte_of(ScaleRule::rceil, block) == 253);
+  CHECK(byte_of(ScaleRule::search, block) == 254);
+  CHECK(int(block_by_reference(block, spec_of(ScaleRule::search)).byte) == 254);
+  const std::vector<float> most(32, 0x1.fffffep127f);
+  for (const auto rule :
+       {ScaleRule::floor, ScaleRule::even, ScaleRule::rceil, ScaleRule::ceil, ScaleRule::ts34})
+    CHECK(byte_of(rule, most) <= 253);
+}
