@@ -127,6 +127,22 @@ struct Copy {
   i64 row0, k0, k_global;  // this call's place in the whole copy, for the noise
 };
 
+/// What lies from a row and a k of a copy on, as a copy of its own that is written elsewhere.
+QT_FN Copy part_of(const Copy& whole, i64 row, i64 k, const Destination& to) {
+  const i64 first = row * whole.row_step + k * whole.k_step;
+  return {whole.source + first * bytes_of(whole.type),
+          whole.type,
+          whole.row_step,
+          whole.k_step,
+          whole.rows - row,
+          whole.k - k,
+          to,
+          whole.noise,
+          whole.row0 + row,
+          whole.k0 + k,
+          whole.k_global};
+}
+
 /// Rows and blocks of a copy.
 struct CopyRange {
   i64 row, row_end, block, block_end;

@@ -17,6 +17,14 @@ constexpr bool is_constant = __is_empty(Config);
 
 constexpr u32 kFixedPointOffset = 127u << 23;
 
+/// Fetches the line that holds `address`, to be written (any address will do).
+QT_CPU_INLINE void prefetch_to_write(const void* address) { __builtin_prefetch(address, 1, 3); }
+
+template <i64 count>
+QT_CPU_INLINE void copy_bytes(u8* to, const u8* from) {
+  __builtin_memcpy(to, from, count);
+}
+
 struct PortableLanes {
   static constexpr int lanes = 4;
   typedef float F __attribute__((vector_size(16)));

@@ -276,7 +276,7 @@ constexpr std::array kCopies = {Copies::rows, Copies::columns, Copies::both};
 constexpr std::array kLayouts = {Layout::plain, Layout::int8_blocks, Layout::panel16};
 constexpr std::array kRotations = {0, 16, 32, 64, 128, 256};
 constexpr std::array kSigns = {Signs::none, Signs::fixed, Signs::per_call};
-constexpr std::array<std::int64_t, 8> kRows = {0, 1, 7, 16, 33, 31, 129, 64};
+constexpr std::array<std::int64_t, 10> kRows = {0, 1, 7, 16, 31, 33, 64, 129, 300, 520};
 constexpr std::array<std::int64_t, 7> kColumns = {32, 64, 96, 257, 576, 1, 31};
 
 /// Sizes, strides and places at random for a mode; a few thousand elements each.
@@ -285,7 +285,7 @@ Case some_case(Problem problem, std::mt19937& random) {
   c.problem = problem;
   c.m = kRows[random() % kRows.size()];
   c.k = kColumns[random() % kColumns.size()];
-  if (c.m * c.k > 12000) c.m = 16 + random() % 2;
+  if (c.m * c.k > 17000) c.m = 16 + random() % 2;
   c.batch = 1 + random() % 5 / 4;
   c.ld = c.k + random() % 3 * 7;
   c.spare = random() % 2;
