@@ -97,16 +97,18 @@ Result<Digest> hash_content(Connection& connection, Content content) {
   return hash.finish();
 }
 
-Status store_hashes(Connection& connection) {
-  for (const Content content : {Content::all, Content::winners}) {
+Result<Digest> store_hashes(Connection& connection) {
+  Digest all{};
+  for (const Content content : {Content::winners, Content::all}) {
     const auto hash = hash_content(connection, content);
     if (!hash.ok()) return hash.status();
     Status status = Query(connection, "INSERT OR REPLACE INTO meta(key, value) VALUES(?, ?)",
                           stored_name(content), hex(*hash))
                         .run();
     if (!status.ok()) return status;
+    all = *hash;
   }
-  return {};
+  return all;
 }
 
 Status check_stored_hash(Connection& connection, Content content) {

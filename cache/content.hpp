@@ -10,8 +10,9 @@ namespace quarterturn {
 /// SHA-256 over sorted canonical rows of the main schema.
 Result<Digest> hash_content(sqlite::Connection& connection, Content content);
 
-/// Stores both hashes in the file; and compares one with the stored one (ok when none is stored).
-Status store_hashes(sqlite::Connection& connection);
+/// Stores both hashes in the file and returns the one of all content.
+Result<Digest> store_hashes(sqlite::Connection& connection);
+/// Compares with the stored hash; ok when none is stored.
 Status check_stored_hash(sqlite::Connection& connection, Content content);
 
 /// Attaches a private copy of `from` to `into` as the schema "source".

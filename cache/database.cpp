@@ -81,6 +81,7 @@ Database::State& Database::state() {
   auto fresh = std::make_unique<State>();
   fresh->path = state_->path;
   fresh->options = state_->options;
+  fresh->verify = state_->verify;
   const auto mode = state_->mode;
   State* inherited = state_.release();
   inherited->connection.abandon();

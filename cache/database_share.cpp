@@ -47,9 +47,10 @@ Status count(Connection& c, const char* name, Counts& out) {
 
 }  // namespace
 
-Result<Database> Database::open_snapshot(const std::string& path) {
+Result<Database> Database::open_snapshot(const std::string& path, Verify verify) {
   auto state = std::make_unique<State>();
   state->path = path;
+  state->verify = verify;
   Status status = state->open_snapshot();
   if (!status.ok()) return status;
   return Database(std::move(state));
@@ -134,9 +135,8 @@ Result<Digest> Database::export_snapshot(const std::string& path, const Snapshot
     if (status.ok()) status = c.execute(drop_maps);
     // Copies of a snapshot must not share the UUID that misses are counted by.
     if (status.ok()) status = c.execute("DELETE FROM meta WHERE key = 'uuid'");
-    if (status.ok()) status = store_hashes(c);
     if (!status.ok()) return status;
-    const auto hash = hash_content(c, Content::all);
+    const auto hash = store_hashes(c);
     if (!hash.ok()) return hash.status();
     status = transaction.commit();  // SQLite syncs the file here
     if (!status.ok()) return status;

@@ -20,6 +20,7 @@ struct Database::State {
   std::mutex mutex;  // guards everything below
   std::string path;
   DatabaseOptions options;
+  Verify verify = Verify::winners;
   Mode mode = Mode::memory;
   sqlite::Connection connection;
   std::vector<std::string> notes;

@@ -146,19 +146,28 @@ TEST_CASE("code_store: killed at any moment, no torn entry is ever seen") {
   test::Folder folder(test::Place::disk);
   int complete = 0;
   for (int round = 0; round < 25; ++round) {
+    int ends[2];
+    REQUIRE(pipe(ends) == 0);
     test::Child writer([&]() -> std::string {
       auto store = CodeStore::open(folder / "code");
       CHILD_OK(store);
-      for (int i = 0;; ++i)
+      for (int i = 0;; ++i) {
         CHILD_OK(store->get_or_build(key(round * 1000 + i),
                                      [](const std::string& output) -> Result<CodeInfo> {
                                        test::write_file(output, std::string(50000, 'c'));
                                        return CodeInfo{};
                                      }));
+        if (write(ends[1], "x", 1) != 1) return "pipe";
+      }
     });
-    std::this_thread::sleep_for(std::chrono::microseconds(random() % 20000));
+    close(ends[1]);
+    char byte;
+    for (auto wanted = random() % 5; wanted > 0 && read(ends[0], &byte, 1) == 1; --wanted) {
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
     writer.kill_now();
     (void)writer.wait();
+    close(ends[0]);
     auto store = CodeStore::open(folder / "code");
     REQUIRE(store.ok());
     for (int i = 0; store->find(key(round * 1000 + i)).has_value(); ++i) ++complete;
