@@ -29,13 +29,13 @@ class WeightOnly : public Family {
 
   std::vector<Parameter> parameters(const Problem& p, const Target& t) const override {
     const auto isa = static_cast<Isa>(isas(t).front());
-    std::vector<std::int64_t> tile_m{6, 8, 4, 2, 1}, tile_n{32, 48, 16};
-    if (isa != Isa::avx512) tile_m = {2, 4, 1}, tile_n = {16, 32};
+    std::vector<std::int64_t> tile_m{8, 6, 4, 2, 1}, tile_n{48, 32, 16};
+    if (isa != Isa::avx512) tile_m = {4, 2, 6, 1}, tile_n = {16, 32};
     return {
         {"isa", isas(t), ParameterStage::compile, "vector width: 512, 256 AVX2, 0 portable"},
         {"tile_m", rows_up_to_m(tile_m, p, 1), ParameterStage::compile,
-         "rows whose sums stay in registers"},
-        {"tile_n", tile_n, ParameterStage::compile, "columns whose sums stay in registers"},
+         "rows whose terms stay in registers"},
+        {"tile_n", tile_n, ParameterStage::compile, "columns whose terms stay in registers"},
         {"block_m", rows_up_to_m({48, 96}, p, 48), ParameterStage::compile, "rows of a part"},
         {"part_n", {96, 192, 48}, ParameterStage::compile, "columns of a part"},
         {"prefetch", {8, 0, 16}, ParameterStage::compile, "blocks of K to fetch ahead"},
@@ -45,12 +45,12 @@ class WeightOnly : public Family {
   std::string illegal(const Problem&, const Target&, const Variant& v) const override {
     const auto isa = static_cast<Isa>(v.value("isa"));
     const auto rows = v.value("tile_m"), panels = v.value("tile_n") / kPanel;
-    // Sums and a block's terms, eight k of decoded weights, one broadcast of A.
-    const auto needed = 2 * rows * panels + 2 * panels + 1;
+    // A block's terms, a few decoded weights of each panel, one broadcast of A.
+    const auto needed = rows * panels + 2 * panels + 1;
     if (isa == Isa::avx512 && needed > 32)
       return fmt::format("a tile of {} x {} needs {} registers, there are 32", rows,
                          v.value("tile_n"), needed);
-    if (isa != Isa::avx512 && rows * panels > 4) return "16 registers hold no tile this large";
+    if (isa != Isa::avx512 && rows * panels > 6) return "16 registers hold no tile this large";
     return {};
   }
 
@@ -62,8 +62,8 @@ class WeightOnly : public Family {
     text.constant("qt::cpu::DType", "a_type", dtype_text(p.a_type), "of A");
     text.descale(p.scale_rule == ScaleRule::ts34 ? "4.0f / 3.0f" : "1.0f",
                  "takes 3/4 of TS34 out of the weights");
-    text.integer("tile_m", v.value("tile_m"), "rows whose sums stay in registers");
-    text.integer("tile_n", v.value("tile_n"), "columns whose sums stay in registers");
+    text.integer("tile_m", v.value("tile_m"), "rows whose terms stay in registers");
+    text.integer("tile_n", v.value("tile_n"), "columns whose terms stay in registers");
     text.integer("block_m", v.value("block_m"), "rows of a part");
     text.integer("part_n", v.value("part_n"), "columns of a part");
     text.integer("prefetch", v.value("prefetch"), "blocks of K to fetch ahead");

@@ -67,22 +67,14 @@ struct PackedPanels {
   const u8* bytes(int p, i64 block) const {
     return scales + panel_block(p, block, blocks) * kPanelScales;
   }
-  bool wide(int p, i64 block) const { return Isa::any_wide(bytes(p, block)); }
+  bool wide(i64 block) const {
+    bool any = false;
+    QT_CPU_UNROLL
+    for (int p = 0; p < panels; ++p) any = any || Isa::any_wide(bytes(p, block));
+    return any;
+  }
   typename Isa::Floats low(int p, i64 block) const { return Isa::panel_scale_low(bytes(p, block)); }
 };
-
-/// The factors of 16 scale bytes of which some are kWideByte or more.
-struct WideScales {
-  float high[16];
-  float low[16];
-};
-QT_CPU_NOINLINE void wide_scales(const u8* bytes, WideScales& out) {
-  for (int c = 0; c < kPanelRows; ++c) {
-    const PanelScale scale = panel_scale(bytes[c]);
-    out.high[c] = scale.high;
-    out.low[c] = scale.low;
-  }
-}
 
 /// The same after decoding up to `most` blocks of K.
 template <class Isa, int panels, int most>
@@ -98,13 +90,14 @@ struct DecodedPanels {
     scale_bytes = b.scales;
     blocks = b.blocks;
     some_wide = false;
-    for (i64 block = 0; block < count; ++block)
+    for (i64 block = 0; block < count; ++block) {
+      some_wide = some_wide || b.wide(block);
       for (int p = 0; p < panels; ++p) {
         for (int pair = 0; pair < 4; ++pair)
           b.load(p, block, pair, codes[block][p][2 * pair], codes[block][p][2 * pair + 1]);
         Isa::store(scales[block][p], b.low(p, block));
-        some_wide = some_wide || b.wide(p, block);
       }
+    }
   }
   void load(int p, i64 block, int pair, typename Isa::Codes& low, typename Isa::Codes& high) const {
     low = codes[block][p][2 * pair];
@@ -113,57 +106,106 @@ struct DecodedPanels {
   const u8* bytes(int p, i64 block) const {
     return scale_bytes + panel_block(p, block, blocks) * kPanelScales;
   }
-  bool wide(int p, i64 block) const { return some_wide && Isa::any_wide(bytes(p, block)); }
+  bool wide(i64 block) const {
+    if (!some_wide) return false;
+    bool any = false;
+    for (int p = 0; p < panels; ++p) any = any || Isa::any_wide(bytes(p, block));
+    return any;
+  }
   typename Isa::Floats low(int p, i64 block) const { return Isa::load(scales[block][p]); }
 };
 
-/// sums[r][p] += rows r of A times panel p of B, over `blocks` blocks of K.
+/// sums[r][p] += row r of A times panel p of B, over one block of K without wide scales.
+template <class Isa, int rows, int panels, class Panels>
+QT_CPU_INLINE void add_block(const Int8Rows& a, const Panels& b, i64 block,
+                             typename Isa::Floats (&sums)[rows][panels]) {
+  const i8* codes = a.codes + block * kBlock;
+  const Int8Scale* scales = a.scales + block;
+  typename Isa::Dots dots[rows][panels];
+  QT_CPU_UNROLL
+  for (int r = 0; r < rows; ++r) {
+    QT_CPU_UNROLL
+    for (int p = 0; p < panels; ++p) dots[r][p] = Isa::dot_begin(scales[r * a.scale_ld].correction);
+  }
+  QT_CPU_UNROLL
+  for (int pair = 0; pair < 4; ++pair) {
+    typename Isa::Codes low[panels], high[panels];
+    QT_CPU_UNROLL
+    for (int p = 0; p < panels; ++p) b.load(p, block, pair, low[p], high[p]);
+    QT_CPU_UNROLL
+    for (int r = 0; r < rows; ++r) {
+      const auto quad = Isa::quad(codes + r * a.ld + pair * 8);
+      QT_CPU_UNROLL
+      for (int p = 0; p < panels; ++p) dots[r][p] = Isa::dot4(dots[r][p], low[p], quad);
+    }
+    QT_CPU_UNROLL
+    for (int r = 0; r < rows; ++r) {
+      const auto quad = Isa::quad(codes + r * a.ld + pair * 8 + 4);
+      QT_CPU_UNROLL
+      for (int p = 0; p < panels; ++p) dots[r][p] = Isa::dot4(dots[r][p], high[p], quad);
+    }
+  }
+  QT_CPU_UNROLL
+  for (int p = 0; p < panels; ++p) {
+    const auto factor = b.low(p, block);
+    QT_CPU_UNROLL
+    for (int r = 0; r < rows; ++r) {
+      const Int8Scale& scale = scales[r * a.scale_ld];
+      // Exact: see layouts.h.
+      const auto scaled = Isa::mul(Isa::dot_end(dots[r][p], scale.correction), scale.scale);
+      sums[r][p] = Isa::fma(scaled, factor, sums[r][p]);
+    }
+  }
+}
+
+/// The same with scale bytes of kWideByte or more, one row and panel at a time, sums in memory.
+template <class Isa, class Panels>
+QT_CPU_NOINLINE void add_wide_block(const Int8Rows& a, const Panels& b, i64 block, int rows,
+                                    int panels, float* sums) {
+  for (int p = 0; p < panels; ++p) {
+    float high[kPanelRows], low[kPanelRows];
+    for (int c = 0; c < kPanelRows; ++c) {
+      const PanelScale scale = panel_scale(b.bytes(p, block)[c]);
+      high[c] = scale.high;
+      low[c] = scale.low;
+    }
+    for (int r = 0; r < rows; ++r) {
+      const i8* codes = a.codes + r * a.ld + block * kBlock;
+      const Int8Scale& scale = a.scales[r * a.scale_ld + block];
+      auto dots = Isa::dot_begin(scale.correction);
+      for (int pair = 0; pair < 4; ++pair) {
+        typename Isa::Codes lower, upper;
+        b.load(p, block, pair, lower, upper);
+        dots = Isa::dot4(dots, lower, Isa::quad(codes + pair * 8));
+        dots = Isa::dot4(dots, upper, Isa::quad(codes + pair * 8 + 4));
+      }
+      const auto scaled = Isa::mul(Isa::dot_end(dots, scale.correction), scale.scale);
+      float* sum = sums + (r * panels + p) * kPanelRows;
+      Isa::store(sum, Isa::fma(Isa::mul(scaled, Isa::load(high)), Isa::load(low), Isa::load(sum)));
+    }
+  }
+}
+
+/// Over `blocks` blocks. Wide ones, which hardly ever occur, are outside the loop that must keep
+/// its sums in registers.
 template <class Isa, int rows, int panels, class Panels>
 QT_CPU_INLINE void multiply_add(const Int8Rows& a, const Panels& b, i64 blocks,
                                 typename Isa::Floats (&sums)[rows][panels]) {
   for (i64 block = 0; block < blocks; ++block) {
-    const i8* codes = a.codes + block * kBlock;
-    const Int8Scale* scales = a.scales + block;
-    typename Isa::Dots dots[rows][panels];
+    for (; block < blocks && !unlikely(b.wide(block)); ++block)
+      add_block<Isa, rows, panels>(a, b, block, sums);
+    if (block == blocks) return;
+    alignas(64) float kept[rows][panels][16];
     QT_CPU_UNROLL
-    for (int r = 0; r < rows; ++r) QT_CPU_UNROLL
-    for (int p = 0; p < panels; ++p) dots[r][p] = Isa::dot_begin(scales[r * a.scale_ld].correction);
-    QT_CPU_UNROLL
-    for (int pair = 0; pair < 4; ++pair) {
-      typename Isa::Codes low[panels], high[panels];
+    for (int r = 0; r < rows; ++r) {
       QT_CPU_UNROLL
-      for (int p = 0; p < panels; ++p) b.load(p, block, pair, low[p], high[p]);
-      QT_CPU_UNROLL
-      for (int r = 0; r < rows; ++r) {
-        const auto quad = Isa::quad(codes + r * a.ld + pair * 8);
-        QT_CPU_UNROLL
-        for (int p = 0; p < panels; ++p) dots[r][p] = Isa::dot4(dots[r][p], low[p], quad);
-      }
-      QT_CPU_UNROLL
-      for (int r = 0; r < rows; ++r) {
-        const auto quad = Isa::quad(codes + r * a.ld + pair * 8 + 4);
-        QT_CPU_UNROLL
-        for (int p = 0; p < panels; ++p) dots[r][p] = Isa::dot4(dots[r][p], high[p], quad);
-      }
+      for (int p = 0; p < panels; ++p) Isa::store(kept[r][p], sums[r][p]);
     }
+    add_wide_block<Isa>(a, b, block, rows, panels, &kept[0][0][0]);
     QT_CPU_UNROLL
-    for (int p = 0; p < panels; ++p) {
-      typename Isa::Floats scaled[rows];  // exact: see layouts.h
+    for (int r = 0; r < rows; ++r) {
       QT_CPU_UNROLL
-      for (int r = 0; r < rows; ++r) {
-        const Int8Scale& scale = scales[r * a.scale_ld];
-        scaled[r] = Isa::mul(Isa::dot_end(dots[r][p], scale.correction), scale.scale);
-      }
-      auto low = b.low(p, block);
-      if (unlikely(b.wide(p, block))) {
-        WideScales wide;
-        wide_scales(b.bytes(p, block), wide);
-        low = Isa::load(wide.low);
-        QT_CPU_UNROLL
-        for (int r = 0; r < rows; ++r) scaled[r] = Isa::mul(scaled[r], Isa::load(wide.high));
-      }
-      QT_CPU_UNROLL
-      for (int r = 0; r < rows; ++r) sums[r][p] = Isa::fma(scaled[r], low, sums[r][p]);
+      for (int p = 0; p < panels; ++p) sums[r][p] = Isa::load(kept[r][p]);
     }
   }
 }
@@ -199,14 +241,18 @@ struct GemmPart {
   QT_CPU_NOINLINE void tile_from_registers(const GemmPart& part, i64 row, i64 panel) {
     typename Isa::Floats sums[count][panels];
     QT_CPU_UNROLL
-    for (int r = 0; r < count; ++r) QT_CPU_UNROLL
-    for (int p = 0; p < panels; ++p) sums[r][p] = Isa::zero();
+    for (int r = 0; r < count; ++r) {
+      QT_CPU_UNROLL
+      for (int p = 0; p < panels; ++p) sums[r][p] = Isa::zero();
+    }
     multiply_add<Isa, count, panels>(Int8Rows::from(part.a, row, 0),
                                      part.template packed<panels>(panel), part.blocks, sums);
     alignas(64) float out[count][panels][16];
     QT_CPU_UNROLL
-    for (int r = 0; r < count; ++r) QT_CPU_UNROLL
-    for (int p = 0; p < panels; ++p) Isa::store(out[r][p], sums[r][p]);
+    for (int r = 0; r < count; ++r) {
+      QT_CPU_UNROLL
+      for (int p = 0; p < panels; ++p) Isa::store(out[r][p], sums[r][p]);
+    }
     for (int r = 0; r < count; ++r)
       for (int p = 0; p < panels; ++p) part.store(row + r, panel + p, out[r][p]);
   }
@@ -217,12 +263,16 @@ struct GemmPart {
                                         float (*waiting)[panels][16]) {
     typename Isa::Floats sums[count][panels];
     QT_CPU_UNROLL
-    for (int r = 0; r < count; ++r) QT_CPU_UNROLL
-    for (int p = 0; p < panels; ++p) sums[r][p] = Isa::load(waiting[r][p]);
+    for (int r = 0; r < count; ++r) {
+      QT_CPU_UNROLL
+      for (int p = 0; p < panels; ++p) sums[r][p] = Isa::load(waiting[r][p]);
+    }
     multiply_add<Isa, count, panels>(a, b, blocks, sums);
     QT_CPU_UNROLL
-    for (int r = 0; r < count; ++r) QT_CPU_UNROLL
-    for (int p = 0; p < panels; ++p) Isa::store(waiting[r][p], sums[r][p]);
+    for (int r = 0; r < count; ++r) {
+      QT_CPU_UNROLL
+      for (int p = 0; p < panels; ++p) Isa::store(waiting[r][p], sums[r][p]);
+    }
   }
 
   template <int most, int panels>

@@ -26,19 +26,23 @@ struct WeightOnlyConfig {
   bool accumulate = false;
   bool bias = false;
   float descale = 1.0f;
-  static constexpr int tile_m = 2, tile_n = 16, block_m = 48, part_n = 96, prefetch = 0;
+  static constexpr int tile_m = 4, tile_n = 16, block_m = 48, part_n = 96, prefetch = 0;
 };
 
-/// Factors of 16 scale bytes of which some are extreme.
-struct ExtremeScales {
-  float high[16];
-  float low[16];
-};
-QT_CPU_NOINLINE void extreme_scales(const u8* bytes, ExtremeScales& out) {
+/// sums += terms * scale for rows [rows][step], 16 columns each, of which some scales are extreme.
+template <class Isa>
+QT_CPU_NOINLINE void add_extreme(const u8* bytes, int rows, int step, const float* terms,
+                                 float* sums) {
+  float high[kPanelRows], low[kPanelRows];
   for (int c = 0; c < kPanelRows; ++c) {
     const PanelScale scale = weight_scale(bytes[c]);
-    out.high[c] = scale.high;
-    out.low[c] = scale.low;
+    high[c] = scale.high;
+    low[c] = scale.low;
+  }
+  for (int r = 0; r < rows; ++r) {
+    const auto scaled = Isa::mul(Isa::load(terms + r * step), Isa::load(high));
+    float* sum = sums + r * step;
+    Isa::store(sum, Isa::fma(scaled, Isa::load(low), Isa::load(sum)));
   }
 }
 
@@ -73,12 +77,10 @@ struct WeightOnlyPart {
     return room;
   }
 
+  /// All of K for one tile: a block's terms in registers, sums of blocks in memory.
   template <int count, int panels>
   QT_CPU_NOINLINE void tile(const WeightOnlyPart& part, i64 row, i64 panel) {
-    Floats sums[count][panels];
-    QT_CPU_UNROLL
-    for (int r = 0; r < count; ++r) QT_CPU_UNROLL
-    for (int p = 0; p < panels; ++p) sums[r][p] = Isa::zero();
+    alignas(64) float sums[count][panels][kPanelRows] = {};
     for (i64 block = 0; block * kBlock < part.k; ++block) {
       alignas(64) float room[count][kBlock];
       const float* x[count];
@@ -86,49 +88,56 @@ struct WeightOnlyPart {
       QT_CPU_UNROLL
       for (int r = 0; r < count; ++r)
         x[r] = part.a_block(part.row0 + row + r, block * kBlock, length, room[r]);
-      Floats terms[count][panels];
-      QT_CPU_UNROLL
-      for (int r = 0; r < count; ++r) QT_CPU_UNROLL
-      for (int p = 0; p < panels; ++p) terms[r][p] = Isa::zero();
-      for (int eight = 0; eight < 4; ++eight) {
-        Floats w[panels][8];
-        QT_CPU_UNROLL
-        for (int p = 0; p < panels; ++p) {
-          const u8* from =
-              part.codes + panel_block(panel + p, block, part.blocks) * kPanelCodes + eight * 64;
-          if (Config::prefetch > 0) prefetch(from + Config::prefetch * kPanelCodes);
-          Isa::weights(from, w[p]);
+      alignas(64) float terms[count][panels][kPanelRows];
+      part.template block_terms<count, panels>(x, panel, block, terms);
+      for (int p = 0; p < panels; ++p) {
+        const u8* bytes = part.scales + panel_block(panel + p, block, part.blocks) * kPanelScales;
+        if (unlikely(Isa::any_extreme(bytes))) {
+          add_extreme<Isa>(bytes, count, panels * kPanelRows, terms[0][p], sums[0][p]);
+          continue;
         }
+        const Floats scale = Isa::weight_scale_low(bytes);
         QT_CPU_UNROLL
-        for (int i = 0; i < 8; ++i) QT_CPU_UNROLL
+        for (int r = 0; r < count; ++r)
+          Isa::store(sums[r][p], Isa::fma(Isa::load(terms[r][p]), scale, Isa::load(sums[r][p])));
+      }
+    }
+    for (int r = 0; r < count; ++r)
+      for (int p = 0; p < panels; ++p) part.store(row + r, panel + p, sums[r][p]);
+  }
+
+  template <int count, int panels>
+  void block_terms(const float* const (&x)[count], i64 panel, i64 block,
+                   float (&out)[count][panels][kPanelRows]) const {
+    Floats terms[count][panels];
+    QT_CPU_UNROLL
+    for (int r = 0; r < count; ++r) {
+      QT_CPU_UNROLL
+      for (int p = 0; p < panels; ++p) terms[r][p] = Isa::zero();
+    }
+    for (int eight = 0; eight < 4; ++eight) {
+      Floats w[panels][8];
+      QT_CPU_UNROLL
+      for (int p = 0; p < panels; ++p) {
+        const u8* from = codes + panel_block(panel + p, block, blocks) * kPanelCodes + eight * 64;
+        if (Config::prefetch > 0) prefetch(from + Config::prefetch * kPanelCodes);
+        Isa::weights(from, w[p]);
+      }
+      QT_CPU_UNROLL
+      for (int i = 0; i < 8; ++i) {
+        QT_CPU_UNROLL
         for (int r = 0; r < count; ++r) {
           const Floats all = Isa::broadcast(x[r][eight * 8 + i]);
           QT_CPU_UNROLL
           for (int p = 0; p < panels; ++p) terms[r][p] = Isa::fma(all, w[p][i], terms[r][p]);
         }
       }
-      QT_CPU_UNROLL
-      for (int p = 0; p < panels; ++p) {
-        const u8* bytes = part.scales + panel_block(panel + p, block, part.blocks) * kPanelScales;
-        Floats low = Isa::weight_scale_low(bytes);
-        if (unlikely(Isa::any_extreme(bytes))) {
-          ExtremeScales extreme;
-          extreme_scales(bytes, extreme);
-          low = Isa::load(extreme.low);
-          QT_CPU_UNROLL
-          for (int r = 0; r < count; ++r)
-            terms[r][p] = Isa::mul(terms[r][p], Isa::load(extreme.high));
-        }
-        QT_CPU_UNROLL
-        for (int r = 0; r < count; ++r) sums[r][p] = Isa::fma(terms[r][p], low, sums[r][p]);
-      }
     }
-    alignas(64) float out[count][panels][16];
     QT_CPU_UNROLL
-    for (int r = 0; r < count; ++r) QT_CPU_UNROLL
-    for (int p = 0; p < panels; ++p) Isa::store(out[r][p], sums[r][p]);
-    for (int r = 0; r < count; ++r)
-      for (int p = 0; p < panels; ++p) part.store(row + r, panel + p, out[r][p]);
+    for (int r = 0; r < count; ++r) {
+      QT_CPU_UNROLL
+      for (int p = 0; p < panels; ++p) Isa::store(out[r][p], terms[r][p]);
+    }
   }
 
   void store(i64 row, i64 panel, const float* sums) const {

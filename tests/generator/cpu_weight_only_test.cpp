@@ -62,8 +62,9 @@ TEST_CASE("cpu_weight_only.variants are legal and print back") {
     for (const auto& variant : all) CHECK(*parse_variant(variant.text()) == variant);
   }
   auto v = family().default_variant(expert(), v4());
-  v.values["tile_m"] = 8;
-  CHECK(family().illegal(expert(), v4(), v) == "a tile of 8 x 32 needs 37 registers, there are 32");
+  v.values["tile_m"] = 12;
+  CHECK(family().illegal(expert(), v4(), v) ==
+        "a tile of 12 x 48 needs 43 registers, there are 32");
 }
 
 TEST_CASE("cpu_weight_only.emits short source") {

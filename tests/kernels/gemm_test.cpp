@@ -207,6 +207,26 @@ TEST_CASE("cpu_gemm.every scale byte is right on either side") {
     }
 }
 
+TEST_CASE("cpu_gemm.scales too large for the fast path may stand anywhere among others") {
+  std::mt19937 random(8);
+  const auto p = any_shape();
+  const std::int64_t k = 1824;
+  const Operand a(19, k, 32, random, 0, 20);
+  Operand b(50, k, 32, random, 110, 130);
+  for (std::int64_t r = 0; r < b.rows; ++r)
+    for (std::int64_t i = r % 5; i < b.blocks; i += 7 + r % 3)
+      b.scale(r, i) = static_cast<std::uint8_t>(238 + random() % 17);
+  std::vector<float> first;
+  for (const auto& target : jit::targets())
+    for (const auto& variant : some_variants(p, target)) {
+      INFO(target.key() << " " << variant.text());
+      const auto d = multiply(jit::kernel(family(), p, target, variant), {a, b, k});
+      if (first.empty()) check_against_exact(d, a, b, random);
+      if (first.empty()) first = d;
+      CHECK(same_bits(d, first));
+    }
+}
+
 TEST_CASE("cpu_gemm.a NaN block spoils its row or column and nothing else") {
   std::mt19937 random(5);
   const auto p = any_shape();

@@ -1,4 +1,4 @@
-// cpu_weight_only/1{block_m=48,isa=512,part_n=96,prefetch=8,tile_m=6,tile_n=32}
+// cpu_weight_only/1{block_m=48,isa=512,part_n=96,prefetch=8,tile_m=8,tile_n=48}
 //   solves role=fprop m=1..8 n=5760 k=2880 a_type=bf16 b_type=mxfp4 d_type=bf16 bias=per_column
 //   on     x86-64-v4:avx512_vbmi,avx512_vnni
 #include "args.h"
@@ -16,8 +16,8 @@ struct Config {
   static constexpr bool bias = true;            // adds a vector of n
   static constexpr qt::cpu::DType a_type = qt::cpu::DType::bf16;  // of A
   static constexpr float descale = 1.0f;        // this scale rule needs none
-  static constexpr int tile_m = 6;              // rows whose sums stay in registers
-  static constexpr int tile_n = 32;             // columns whose sums stay in registers
+  static constexpr int tile_m = 8;              // rows whose terms stay in registers
+  static constexpr int tile_n = 48;             // columns whose terms stay in registers
   static constexpr int block_m = 48;            // rows of a part
   static constexpr int part_n = 96;             // columns of a part
   static constexpr int prefetch = 8;            // blocks of K to fetch ahead
