@@ -24,11 +24,17 @@ endif()
 
 # Programs that the library starts lie where find_worker() looks.
 set(helpers quarterturn-worker quarterturn-nvrtc)
-install(TARGETS ${helpers} RUNTIME DESTINATION "${CMAKE_INSTALL_LIBEXECDIR}/quarterturn")
+install(TARGETS ${helpers} RUNTIME DESTINATION "${CMAKE_INSTALL_LIBEXECDIR}/quarterturn"
+                                   COMPONENT quarterturn)
 
-install(TARGETS quarterturn EXPORT quarterturn-targets FILE_SET HEADERS)
+install(
+  TARGETS quarterturn EXPORT quarterturn-targets
+  LIBRARY COMPONENT quarterturn NAMELINK_COMPONENT quarterturn
+  ARCHIVE COMPONENT quarterturn
+  FILE_SET HEADERS COMPONENT quarterturn)
 set(package "${CMAKE_INSTALL_LIBDIR}/cmake/quarterturn")
-install(EXPORT quarterturn-targets NAMESPACE quarterturn:: DESTINATION "${package}")
+install(EXPORT quarterturn-targets NAMESPACE quarterturn:: DESTINATION "${package}"
+        COMPONENT quarterturn)
 include(CMakePackageConfigHelpers)
 configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/quarterturn-config.cmake.in"
                               "${CMAKE_CURRENT_BINARY_DIR}/quarterturn-config.cmake"
@@ -36,11 +42,13 @@ configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/quarterturn-config.cm
 write_basic_package_version_file("${CMAKE_CURRENT_BINARY_DIR}/quarterturn-config-version.cmake"
                                  COMPATIBILITY SameMinorVersion)
 install(FILES "${CMAKE_CURRENT_BINARY_DIR}/quarterturn-config.cmake"
-              "${CMAKE_CURRENT_BINARY_DIR}/quarterturn-config-version.cmake" DESTINATION "${package}")
+              "${CMAKE_CURRENT_BINARY_DIR}/quarterturn-config-version.cmake"
+        DESTINATION "${package}" COMPONENT quarterturn)
 
 # pkg-config: relative to the file itself, so that an installed tree may be moved.
 set(pc_folder "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
 file(RELATIVE_PATH QTURN_PC_PREFIX "/prefix/${pc_folder}" "/prefix")
 configure_file("${PROJECT_SOURCE_DIR}/cmake/quarterturn.pc.in"
                "${CMAKE_CURRENT_BINARY_DIR}/quarterturn.pc" @ONLY)
-install(FILES "${CMAKE_CURRENT_BINARY_DIR}/quarterturn.pc" DESTINATION "${pc_folder}")
+install(FILES "${CMAKE_CURRENT_BINARY_DIR}/quarterturn.pc" DESTINATION "${pc_folder}"
+        COMPONENT quarterturn)

@@ -107,10 +107,13 @@ std::vector<Plan> Context::enabled_plans(const Problem& problem, std::size_t lim
   const Target& target = backend_->device().target;
   if (settings_.text(Setting::disable).empty()) return plans(problem, target, limit);
   // Which families a plan uses shows only once it is put together.
-  auto all = plans(problem, target, 100000);
-  std::erase_if(all, [this](const Plan& plan) { return is_disabled(plan); });
-  if (all.size() > limit) all.resize(limit);
-  return all;
+  for (std::size_t look = 64;; look *= 16) {
+    auto all = plans(problem, target, look);
+    const bool complete = all.size() < look;
+    std::erase_if(all, [this](const Plan& plan) { return is_disabled(plan); });
+    if (all.size() > limit) all.resize(limit);
+    if (complete || all.size() == limit) return all;
+  }
 }
 
 Status Context::supports(const Problem& problem) const {
@@ -211,10 +214,11 @@ std::shared_ptr<PreparedPlan> Context::in_background(const Problem& problem) {
   auto now = Executable::prebuilt(*backend_, problem);
   if (wanted.empty() || !now.ok()) return nullptr;
   // Only a plan that reads the same operands can take over later.
-  const Step& last = wanted[0].steps.back();
-  const Family& family = *find_family(last.variant.family);
-  if (family.a_layout(problem, last.variant) != (*now)->a_layout() ||
-      family.b_layout(problem, last.variant) != (*now)->b_layout())
+  const Step* gemm = wanted[0].find(StepKind::gemm);
+  const Step& main = gemm ? *gemm : wanted[0].steps.back();
+  const Family& family = *find_family(main.variant.family);
+  if (family.a_layout(problem, main.variant) != (*now)->a_layout() ||
+      family.b_layout(problem, main.variant) != (*now)->b_layout())
     return nullptr;
   const auto later_bytes =
       workspace_of(problem, backend_->device().target, wanted[0],

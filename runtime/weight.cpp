@@ -173,7 +173,7 @@ Result<std::unique_ptr<Weight>> Weight::create(std::shared_ptr<Context> context,
   return out;
 }
 
-Problem Weight::packing_problem(DType source_type) const {
+Problem Weight::packing_problem(DType source_type, Layout to) const {
   const Problem& p = problem_;
   Problem out;
   out.op = source_type == DType::mxfp4 ? Op::pack : Op::quantize;
@@ -183,7 +183,7 @@ Problem Weight::packing_problem(DType source_type) const {
   out.a_type = source_type;
   out.d_type = DType::mxfp4;
   out.a_layout = source_type == DType::mxfp4 ? Layout::plain : Layout::chosen;
-  out.d_layout = p.b_layout;
+  out.d_layout = to;
   out.rotation = p.rotation;
   out.signs = p.signs;
   out.scale_rule = p.scale_rule;
@@ -199,25 +199,21 @@ Problem Weight::packing_problem(DType source_type) const {
   return out;
 }
 
-Status Weight::refresh(const qturn_operand& source, void* stream) {
-  const auto type = source.type;
-  if (type < QTURN_BF16 || type > QTURN_MXFP4)
-    return Status(Code::invalid_argument,
-                  fmt::format("source.type = {}: bf16, f16, f32 or plain mxfp4 is allowed", type));
-  auto plan = context_->prepare(packing_problem(static_cast<DType>(type)));
+Status Weight::fill(const Problem& step, const qturn_operand& source, const qturn_operand& to,
+                    void* stream) const {
+  auto plan = context_->prepare(step);
   if (!plan.ok()) return plan.status();
-
   qturn_args args{};
   args.a = source;
-  args.d = operand_;
-  args.d.type = QTURN_MXFP4;
+  args.d = to;
   args.noise_seed = source.noise_seed;
   args.noise_stream = source.noise_stream;
   args.noise_operand = 1;
+  Backend& backend = context_->backend();
   void* scratch = nullptr;
   if ((*plan)->workspace_bytes() > 0) {
     const auto bytes = (*plan)->workspace_bytes() + kWorkspaceAlignment;
-    auto memory = context_->backend().allocate(bytes);
+    auto memory = backend.allocate(bytes);
     if (!memory.ok()) return memory.status();
     args.workspace = scratch = *memory;
     args.workspace_bytes = static_cast<std::size_t>(bytes);
@@ -228,9 +224,42 @@ Status Weight::refresh(const qturn_operand& source, void* stream) {
     status = (*plan)->executable().run(call.args, stream, call.row0_b);
   if (scratch) {
     // The kernels may still be using it.
-    if (status.ok()) status = context_->backend().synchronize();
-    context_->backend().release(scratch);
+    if (status.ok()) status = backend.synchronize();
+    backend.release(scratch);
   }
+  return status;
+}
+
+Status Weight::fill_by_plain(const qturn_operand& source, void* stream) const {
+  const auto bytes =
+      operand_bytes(Layout::plain, problem_.n.lo, problem_.k.lo, padding_unit(problem_));
+  const auto codes = round_up(bytes.codes * problem_.batch.lo, kAlignment);
+  Backend& backend = context_->backend();
+  auto memory = backend.allocate(codes + bytes.scales * problem_.batch.lo);
+  if (!memory.ok()) return memory.status();
+  qturn_operand plain = operand_;
+  plain.layout = QTURN_LAYOUT_PLAIN;
+  plain.data = *memory;
+  plain.scales = static_cast<char*>(*memory) + codes;
+  Status status =
+      fill(packing_problem(static_cast<DType>(source.type), Layout::plain), source, plain, stream);
+  if (status.ok())
+    status = fill(packing_problem(DType::mxfp4, problem_.b_layout), plain, operand_, stream);
+  if (status.ok()) status = backend.synchronize();
+  backend.release(*memory);
+  return status;
+}
+
+Status Weight::refresh(const qturn_operand& source, void* stream) {
+  const auto type = source.type;
+  if (type < QTURN_BF16 || type > QTURN_MXFP4)
+    return Status(Code::invalid_argument,
+                  fmt::format("source.type = {}: bf16, f16, f32 or plain mxfp4 is allowed", type));
+  const Problem direct = packing_problem(static_cast<DType>(type), problem_.b_layout);
+  const bool by_plain = type != QTURN_MXFP4 && problem_.b_layout != Layout::plain &&
+                        context_->supports(direct).code() == Code::not_supported;
+  const Status status =
+      by_plain ? fill_by_plain(source, stream) : fill(direct, source, operand_, stream);
   if (!status.ok())
     return Status(
         status.code(),

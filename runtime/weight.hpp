@@ -46,7 +46,12 @@ class Weight {
   Weight(std::shared_ptr<Context> context, const Problem& problem);
 
   Status take_storage(void* storage, std::size_t storage_bytes);
-  Problem packing_problem(DType source_type) const;
+  Problem packing_problem(DType source_type, Layout to) const;
+  /// Runs one quantise or pack, with workspace of its own.
+  Status fill(const Problem& step, const qturn_operand& source, const qturn_operand& to,
+              void* stream) const;
+  /// For devices that quantise into plain only: into memory of its own first, packed from there.
+  Status fill_by_plain(const qturn_operand& source, void* stream) const;
   std::string header() const;
 
   std::shared_ptr<Context> context_;

@@ -75,7 +75,7 @@ struct ThreadPool::Shared {
 
   /// A page that the kernel hands to a forked child zeroed.
   std::uint32_t* alive = nullptr;
-  pid_t maker = 0;  ///< where that page cannot be had
+  pid_t maker = getpid();  ///< decides where that page cannot be had, and at the end
 
   void take_parts() {
     for (;;) {
@@ -110,9 +110,8 @@ ThreadPool::ThreadPool(std::int64_t threads)
   if (memory != MAP_FAILED && madvise(memory, page, MADV_WIPEONFORK) == 0) {
     shared_->alive = static_cast<std::uint32_t*>(memory);
     *shared_->alive = 1;
-  } else {
-    if (memory != MAP_FAILED) munmap(memory, page);
-    shared_->maker = getpid();
+  } else if (memory != MAP_FAILED) {
+    munmap(memory, page);
   }
   workers_->reserve(static_cast<std::size_t>(std::max<std::int64_t>(threads, 1)));
   sigset_t all, before;
@@ -130,7 +129,7 @@ ThreadPool::ThreadPool(std::int64_t threads)
 }
 
 ThreadPool::~ThreadPool() {
-  if (forked()) {
+  if (forked() || shared_->maker != getpid()) {
     // The threads do not exist here; joining or destroying their handles would not be defined.
     (void)workers_.release();
     return;

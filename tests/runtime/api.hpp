@@ -91,6 +91,19 @@ inline qturn_problem linear(int64_t m_hi, int64_t n, int64_t k, int32_t b_type =
   return p;
 }
 
+/// The op whose kernel compiles fastest, for tests that must compile afresh.
+inline qturn_problem dequantizing() {
+  qturn_problem p;
+  qturn_problem_init(&p);
+  p.op = QTURN_OP_DEQUANTIZE;
+  p.m = {0, 16};
+  p.k = {64, 64};
+  p.a_type = QTURN_MXFP4;
+  p.a_layout = QTURN_LAYOUT_PLAIN;
+  p.d_type = QTURN_F32;
+  return p;
+}
+
 inline std::vector<float> values(int64_t count, unsigned seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> draw;

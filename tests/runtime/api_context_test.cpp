@@ -206,7 +206,7 @@ TEST_CASE("context.dumps what it compiles where it is asked to") {
   options.c.code_cache = code.c_str();
   const Variable dump("QTURN_DUMP", options.folder.file("dump"));
   const auto context = make_context(options);
-  prepare(context, linear(24, 32, 64));
+  prepare(context, dequantizing());
   int sources = 0, commands = 0, logs = 0, flats = 0;
   for (const auto& entry : std::filesystem::directory_iterator(options.folder.file("dump"))) {
     const auto name = entry.path().filename().string();
@@ -240,7 +240,20 @@ TEST_CASE("context.folders that nobody can write cost persistence, not work") {
   options.c.database = nowhere;
   options.c.code_cache = "/proc/quarterturn/code";
   const auto context = make_context(options);
-  run(prepare(context, linear(24, 32, 64)));
+  const auto plan = prepare(context, dequantizing());
+  CHECK(match_of(plan) == QTURN_MATCH_HEURISTIC);
+  // Codes 1 and 2 are 0.5 and 1; byte 128 is a factor of 2.
+  std::vector<unsigned char> codes(16 * 32, 0x21), scales(16 * 2, 128);
+  std::vector<float> d(16 * 64);
+  qturn_args args;
+  qturn_args_init(&args);
+  args.m = 16;
+  REQUIRE(qturn_plan_operand(plan.get(), QTURN_OPERAND_A, &args.a) == QTURN_OK);
+  args.a.data = codes.data();
+  args.a.scales = scales.data();
+  args.d = f32(d);
+  REQUIRE_MESSAGE(qturn_run(plan.get(), &args) == QTURN_OK, qturn_last_error());
+  for (std::size_t i = 0; i < d.size(); ++i) CHECK(d[i] == (i % 2 ? 2.0f : 1.0f));
   CHECK(options.logged.count("/proc/quarterturn") >= 1);
 }
 
@@ -264,7 +277,7 @@ TEST_CASE("context.a host that ignores SIGCHLD") {
     const auto code = options.folder.file("code");
     options.c.code_cache = code.c_str();
     const auto context = make_context(options);
-    CHECK(match_of(prepare(context, linear(24, 32, 64))) == QTURN_MATCH_HEURISTIC);
+    CHECK(match_of(prepare(context, dequantizing())) == QTURN_MATCH_HEURISTIC);
     CHECK(stats_of(context).compiles >= 1);
   }
   sigaction(SIGCHLD, &before, &after);
