@@ -5,6 +5,7 @@
 
 #include "cache/database.hpp"
 #include "cache/rows.hpp"
+#include "tests/cache/fault_vfs.hpp"
 #include "tests/cache/support.hpp"
 
 using namespace quarterturn;
@@ -169,6 +170,13 @@ TEST_CASE("damage: a flipped bit in a stored time is found by check and not carr
   const auto faults = db->check();
   REQUIRE(faults->size() == 1);
   CHECK(faults->front().find(text(test::uuid(5))) != std::string::npos);
+  db = Database::open("");
+  const long lost = break_leaf(path);
+  db = Database::open(path);
+  REQUIRE(db.ok());
+  const auto kept = test::live_trials(*db);
+  CHECK(kept.size() == static_cast<std::size_t>(stored - lost - 1));
+  for (const auto& trial : kept) CHECK(trial.uuid != test::uuid(5));
 }
 
 TEST_CASE("damage: a lost header of ours is damage, a lost name is somebody else's file") {
@@ -207,6 +215,57 @@ TEST_CASE("damage: a stale log beside a new file is never replayed into it") {
   use(*db);
   CHECK(db->check()->empty());
   CHECK(db->info()->trials <= 2);
+}
+
+TEST_CASE("damage: rows that are only in the log of a killed process are saved with it") {
+  test::Folder folder;
+  const auto path = folder / "x.db";
+  { REQUIRE(Database::open(folder / "like.db").ok()); }
+  const auto page = std::stoul(
+      test::raw(folder / "like.db", "SELECT rootpage FROM sqlite_schema WHERE name = 'miss'"));
+  CHECK(test::Child([&]() -> std::string {
+          auto db = Database::open(path);
+          CHILD_OK(db);
+          for (int i = 0; i < 5; ++i) CHILD_OK(db->add_trial(test::trial(i)));
+          _exit(0);
+        }).wait() == "");
+  auto bytes = test::read_file(path);
+  REQUIRE(bytes.size() >= page * 4096);
+  for (std::size_t i = 0; i < 4096; ++i) bytes[(page - 1) * 4096 + i] = 'x';
+  test::write_file(path, bytes);
+  auto db = Database::open(path);
+  REQUIRE(db.ok());
+  CHECK(db->misses("t", "c").ok());  // meets the damage
+  const auto notes = db->take_notes();
+  REQUIRE(notes.size() == 1);
+  CHECK(notes[0].find("5 trials") != std::string::npos);
+  CHECK(db->info()->trials == 5);
+  CHECK(db->check()->empty());
+}
+
+TEST_CASE("damage: a trial that is stored while another process mends the file is not lost") {
+  test::Folder folder;
+  const auto path = folder / "x.db";
+  CHECK(test::Child([&]() -> std::string {
+          test::install_faults();
+          auto db = Database::open(path);
+          CHILD_OK(db);
+          CHILD_OK(db->add_trial(test::trial(1)));
+          // Between begin and commit the file is moved aside under this process's feet.
+          test::faults().before = [&] {
+            for (const char* suffix : {"-wal", "-shm", ""})
+              std::filesystem::rename(path + suffix, path + ".damaged-by-test" + suffix);
+          };
+          CHILD_OK(db->add_trial(test::trial(2)));
+          CHILD_CHECK(!test::faults().before);
+          _exit(0);
+        }).wait() == "");
+  auto db = Database::open(path);
+  REQUIRE(db.ok());
+  const auto found = test::live_trials(*db);
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].median_ns == test::trial(2).median_ns);
+  CHECK(db->check()->empty());
 }
 
 TEST_CASE("damage: processes that mend one file at once agree, and no row is lost") {

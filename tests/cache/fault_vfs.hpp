@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <functional>
 #include <map>
+#include <utility>
 
 namespace quarterturn::test {
 
@@ -16,6 +18,7 @@ struct Faults {
   Kind kind = Kind::none;
   long at = 0;
   long count = 0;                 ///< operations that change files, so far
+  std::function<void()> before;   ///< called once, before the next operation
   bool no_shared_memory = false;  ///< as on file systems without coherent shared maps
   bool no_locks = false;          ///< as on file systems without byte-range locks
 };
@@ -30,6 +33,7 @@ namespace fault_detail {
 inline int trouble() {
   Faults& f = faults();
   ++f.count;
+  if (f.before) std::exchange(f.before, nullptr)();
   if (f.kind == Faults::Kind::none || f.count < f.at) return SQLITE_OK;
   if (f.kind == Faults::Kind::die) _exit(42);
   return f.kind == Faults::Kind::full ? SQLITE_FULL : SQLITE_IOERR_WRITE;
