@@ -25,7 +25,8 @@ int main(int argc, char** argv) {
   app.footer(kFooter);
   constexpr quarterturn::Register commands[] = {
       quarterturn::register_devices, quarterturn::register_shapes,  quarterturn::register_emit,
-      quarterturn::register_compile, quarterturn::register_explain, quarterturn::register_config,
+      quarterturn::register_compile, quarterturn::register_bench,   quarterturn::register_tune,
+      quarterturn::register_check,   quarterturn::register_explain, quarterturn::register_config,
       quarterturn::register_db,      quarterturn::register_doctor};
   std::vector<std::pair<CLI::App*, std::function<int()>>> chosen;
   for (const auto command : commands) {

@@ -13,11 +13,9 @@ std::vector<Plan> ordered_plans(const Space& space) {
     if (check_plan(space.problem, space.target, seed).ok() &&
         std::find(out.begin(), out.end(), seed) == out.end())
       out.push_back(seed);
-  const auto seeds = out.size();
-  for (auto& plan : plans(space.problem, space.target, space.limit))
-    if (std::find(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(seeds), plan) ==
-        out.begin() + static_cast<std::ptrdiff_t>(seeds))
-      out.push_back(std::move(plan));
+  const std::vector<Plan> seeds = out;
+  for (const auto& plan : space.plans)
+    if (std::find(seeds.begin(), seeds.end(), plan) == seeds.end()) out.push_back(plan);
   return out;
 }
 

@@ -36,8 +36,8 @@ class Strategy {
 struct Space {
   Problem problem;
   Target target;
+  std::vector<Plan> plans;  ///< legal ones, in the analytic model's order, the default first
   std::vector<Plan> seeds;  ///< winners of neighbours, tried first where they are legal here
-  std::size_t limit = 20000;
 };
 
 struct InOrderSettings {

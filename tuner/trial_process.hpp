@@ -29,7 +29,7 @@ struct TrialProcessOptions {
 enum class Loss { none, crashed, hung };
 
 /// The process starts with the first request and again after each loss. Not thread-safe.
-class TrialProcess : public Trials {
+class TrialProcess : public TrialRunner {
  public:
   TrialProcess(Problem problem, TrialProcessOptions options);
   ~TrialProcess() override;

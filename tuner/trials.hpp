@@ -35,7 +35,7 @@ Rotation rotation_for(const DeviceInfo& device, std::int64_t bytes_of_call);
 std::int64_t last_level_cache(std::string_view performance_class);
 
 /// Candidates are named by their index in the order of `add`.
-class Trials : public Subject {
+class TrialRunner : public Subject {
  public:
   virtual std::size_t add(const Plan& plan) = 0;
   virtual Verdict admit(std::size_t candidate) = 0;
@@ -45,7 +45,7 @@ class Trials : public Subject {
   virtual std::string disproved() const = 0;
 };
 
-class LocalTrials : public Trials {
+class LocalTrials : public TrialRunner {
  public:
   LocalTrials(Backend& backend, Problem problem);
 

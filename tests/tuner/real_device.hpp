@@ -51,14 +51,10 @@ inline std::string compiler_with(const TemporaryFolder& folder, const std::strin
   return path.string();
 }
 
-/// Code shared by all cases of the program, so that each kernel is compiled once.
-inline const TemporaryFolder& shared_folder() {
-  static const TemporaryFolder folder;
-  return folder;
-}
-
+/// Compiled code stays in the build folder: each test case is a process of its own, and many need
+/// the same kernels.
 inline std::unique_ptr<Backend> real_device() {
-  auto store = CodeStore::open((shared_folder() / "code").string());
+  auto store = CodeStore::open(QTURN_CODE_FOLDER);
   REQUIRE_MESSAGE(store.ok(), store.status().message());
   cpu::BackendOptions options;
   options.threads = 2;

@@ -15,6 +15,7 @@ Space space() {
   Space out;
   out.problem = linear_problem({"layer", 4096, 4096, 1}, Role::fprop, {1, 16}, recipe);
   out.target = *parse_target("x86-64-v4:avx512_vbmi,avx512_vnni");
+  out.plans = plans(out.problem, out.target, 20000);
   return out;
 }
 
@@ -26,7 +27,7 @@ Outcome outcome(const Plan& plan, double log_speedup) {
 
 TEST_CASE("exhaustive search gives every plan once, the default first") {
   const auto s = space();
-  const auto all = plans(s.problem, s.target, s.limit);
+  const auto& all = s.plans;
   REQUIRE(all.size() > 10);
   auto strategy = exhaustive(s);
   CHECK(strategy->remaining() == all.size());
@@ -63,11 +64,11 @@ TEST_CASE("patience ends the search, a gain renews it") {
 TEST_CASE("failures count against patience, and what was tried before is not tried again") {
   const auto s = space();
   auto strategy = in_predicted_order(s, {1000, 3});
-  std::vector<Outcome> history{outcome(plans(s.problem, s.target, 5)[1], 0)};
+  std::vector<Outcome> history{outcome(s.plans[1], 0)};
   auto first = strategy->next(history, 2);
   REQUIRE(first.size() == 2);
-  CHECK(first[0] == plans(s.problem, s.target, 5)[0]);
-  CHECK(first[1] == plans(s.problem, s.target, 5)[2]);
+  CHECK(first[0] == s.plans[0]);
+  CHECK(first[1] == s.plans[2]);
   history.push_back({first[0], TrialStatus::wrong, 0, 0, 0, 0});
   history.push_back({first[1], TrialStatus::crashed, 0, 0, 0, 0});
   CHECK(strategy->next(history, 2).empty());
@@ -75,7 +76,7 @@ TEST_CASE("failures count against patience, and what was tried before is not tri
 
 TEST_CASE("seeds come first, illegal ones never") {
   auto s = space();
-  const auto all = plans(s.problem, s.target, s.limit);
+  const auto& all = s.plans;
   Plan illegal = all[2];
   illegal.steps.back().variant.values["no_such_axis"] = 1;
   s.seeds = {illegal, all[5], all[5]};

@@ -145,6 +145,10 @@ void add_work(CLI::App& app, WorkOptions& options) {
   auto* shape = app.add_option("--shape", options.shape,
                                "One product instead: MxNxK = tokens x out features x in features");
   model->excludes(shape);
+  app.add_option("--problem", options.problem,
+                 "One problem by its key, as `qturn explain` and the debug log print it")
+      ->excludes(model)
+      ->excludes(shape);
   app.add_option("--tokens", options.tokens, "Token counts and ranges, each a problem: 1,16,1..512")
       ->capture_default_str();
   app.add_option("--roles", options.roles, "fprop, dgrad, wgrad, or several")
@@ -175,8 +179,15 @@ void add_work(CLI::App& app, WorkOptions& options) {
 }
 
 Result<Workload> workload_of(const WorkOptions& options) {
+  if (!options.problem.empty()) {
+    auto problem = parse_problem(options.problem);
+    if (!problem.ok()) return problem.status();
+    if (auto status = validate(*problem); !status.ok()) return status;
+    return Workload{{{"problem", *problem, 1}}, {}};
+  }
   if (options.model.empty() && options.shape.empty())
-    return Status(Code::invalid_argument, "name what to work on: --model NAME, or --shape MxNxK");
+    return Status(Code::invalid_argument,
+                  "name what to work on: --model NAME, --shape MxNxK, or --problem KEY");
   auto recipe = recipe_of(options);
   if (!recipe.ok()) return recipe.status();
   if (!options.shape.empty()) {

@@ -1,0 +1,188 @@
+// qturn tune: finds the fastest right plan for each problem and stores it.
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "tuner/commands/command.hpp"
+#include "tuner/commands/interrupt.hpp"
+#include "tuner/commands/progress.hpp"
+
+namespace quarterturn {
+namespace {
+
+constexpr const char* kFooter = R"(Examples:
+  qturn tune --model Qwen2.5-0.5B
+  qturn tune --model Llama-3.1-8B --tokens 1,16,512 --roles fprop,dgrad,wgrad --time-limit 3600
+  qturn tune --shape 1..16x4096x14336 --type f32
+  qturn tune --model path/to/config.json --dry-run
+
+Every candidate is first held against the scalar reference, then timed beside the default in
+alternating runs; another plan is stored only where it is surely faster, else the default is the
+answer. Each result is kept at once: Ctrl-C loses nothing, the same command goes on, and what is
+decided is not tried again. A time limit that runs out leaves the default in place for what was
+not reached, and the next run goes on there.
+
+Exit codes: 0 every problem has its answer; 1 some problem has none; 2 the command line makes no
+sense; 3 the machine lacks something; 130 interrupted.)";
+
+struct TuneOptions {
+  double time_limit = 0;
+  bool dry_run = false, exhaustive = false, again = false;
+  std::size_t candidates = InOrderSettings{}.most;
+};
+
+std::string gflops(const Tuned& tuned) {
+  const double work =
+      operations(tuned.item.problem, representative_sizes(tuned.item.problem).front());
+  if (work == 0 || tuned.median_seconds <= 0) return "";
+  return fmt::format("{:.1f}", 1e-9 * work / tuned.median_seconds);
+}
+
+Table result_table() {
+  return Table({"problem", "layers", "answer", "speedup", "low", "high", "us", "gflops", "tried",
+                "failed", "compiled", "seconds", "plan", "reason"});
+}
+
+std::vector<std::string> row_of(const Tuned& t) {
+  return {short_name(t.item.problem),
+          t.item.layers,
+          std::string(answer_name(t.answer)),
+          fmt::format("{:.3f}", t.speedup),
+          fmt::format("{:.3f}", t.low),
+          fmt::format("{:.3f}", t.high),
+          t.median_seconds > 0 ? fmt::format("{:.1f}", 1e6 * t.median_seconds) : "",
+          gflops(t),
+          fmt::format("{}", t.tried),
+          fmt::format("{}", t.failed),
+          fmt::format("{}", t.compiled),
+          fmt::format("{:.1f}", t.seconds),
+          t.plan,
+          t.reason};
+}
+
+int dry_run(Session& session, const Workload& workload, const GlobalOptions& global,
+            const TuneOptions& options) {
+  const auto estimates = session.estimate(workload.items);
+  if (!estimates.ok()) return fail(estimates.status());
+  Table table({"problem", "layers", "decided", "space", "candidates", "seconds"});
+  double seconds = 0;
+  std::size_t candidates = 0;
+  for (const auto& e : *estimates) {
+    table.add({short_name(e.item.problem), e.item.layers, e.decided ? "yes" : "no",
+               fmt::format("{}", e.space), fmt::format("{}", e.candidates),
+               fmt::format("{:.0f}", e.seconds)});
+    seconds += e.seconds;
+    candidates += e.candidates;
+  }
+  table.print(global.json);
+  if (options.time_limit > 0) seconds = std::min(seconds, options.time_limit);
+  std::fprintf(
+      stderr,
+      "qturn: %zu problems, at most %zu candidates, about %s on this machine; nothing was tried\n",
+      workload.items.size(), candidates, clock_text(seconds).c_str());
+  return kExitOk;
+}
+
+int finish(const std::vector<Tuned>& results, std::size_t wanted) {
+  std::size_t counts[5] = {};
+  std::int64_t compiled = 0, tried = 0, failed = 0;
+  double seconds = 0;
+  for (const auto& t : results) {
+    ++counts[static_cast<std::size_t>(t.answer)];
+    compiled += t.compiled, tried += t.tried, failed += t.failed, seconds += t.seconds;
+  }
+  std::fprintf(stderr,
+               "qturn: %zu of %zu problems: %zu tuned, %zu best by default, %zu cached, %zu "
+               "unfinished, %zu failed; "
+               "%lld plans tried (%lld failed), %lld kernels compiled, %s\n",
+               results.size(), wanted, counts[1], counts[2], counts[0], counts[3], counts[4],
+               static_cast<long long>(tried), static_cast<long long>(failed),
+               static_cast<long long>(compiled), clock_text(seconds).c_str());
+  int code = kExitOk;
+  for (const auto& t : results)
+    if (t.answer == Tuned::Answer::failed) {
+      std::fprintf(stderr, "qturn: %s: ", short_name(t.item.problem).c_str());
+      const int one = fail(t.status);
+      code = code == kExitOk || one == kExitUnavailable ? one : code;
+      // The command line made sense; the machine could not do it.
+      if (code == kExitUsage) code = kExitFailed;
+    }
+  if (is_interrupted()) {
+    std::fprintf(stderr,
+                 "qturn: interrupted; everything so far is kept, the same command goes on\n");
+    return kExitInterrupted;
+  }
+  return code;
+}
+
+int tune(const WorkOptions& work, const GlobalOptions& global, const TuneOptions& options) {
+  auto workload = workload_of(work);
+  if (!workload.ok()) return fail(workload.status());
+  report_refusals(*workload);
+  if (workload->items.empty()) return kExitFailed;
+  watch_interrupts();
+  auto context = open_context(global);
+  if (!context.ok()) return fail(context.status());
+  SessionOptions session_options;
+  session_options.time_limit = options.time_limit;
+  session_options.search = options.exhaustive ? SearchKind::exhaustive : SearchKind::predicted;
+  session_options.cached = options.again ? Cached::tuned_again : Cached::reused;
+  session_options.order.most = options.candidates;
+  session_options.interrupted = is_interrupted;
+  Session session(**context, session_options);
+  if (options.dry_run) return dry_run(session, *workload, global, options);
+
+  ProgressDisplay display;
+  Table all = result_table();
+  const auto results = session.run(
+      workload->items, [&](const Progress& progress) { display.show(progress); },
+      [&](const Tuned& tuned) {
+        if (global.json) {
+          // As they come, for whoever reads along.
+          display.clear();
+          Table one = result_table();
+          one.add(row_of(tuned));
+          one.print(true);
+          std::fflush(stdout);
+        } else if (tuned.answer != Tuned::Answer::cached) {
+          display.say(fmt::format("{}: {}", short_name(tuned.item.problem), tuned.reason));
+        }
+        all.add(row_of(tuned));
+      });
+  display.clear();
+  for (const auto& note : (*context)->database().take_notes())
+    std::fprintf(stderr, "qturn: %s\n", note.c_str());
+  if (!global.json) all.print(false);
+  return finish(results, workload->items.size());
+}
+
+}  // namespace
+
+std::function<int()> register_tune(CLI::App& app) {
+  auto* command =
+      app.add_subcommand("tune", "Find and store the fastest right plan for each problem");
+  command->footer(kFooter);
+  auto work = std::make_shared<WorkOptions>();
+  auto global = std::make_shared<GlobalOptions>();
+  auto options = std::make_shared<TuneOptions>();
+  add_work(*command, *work);
+  add_database(*command, *global);
+  add_device(*command, *global);
+  add_json(*command, *global);
+  command
+      ->add_option("--time-limit", options->time_limit,
+                   "Seconds for all problems together (default: none)")
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--candidates", options->candidates,
+                   "Plans of one problem that are tried at most")
+      ->capture_default_str()
+      ->check(CLI::Range(std::size_t{1}, std::size_t{100000}));
+  command->add_flag("--exhaustive", options->exhaustive, "Try every legal plan");
+  command->add_flag("--again", options->again, "Tune what is decided already, too");
+  command->add_flag("--dry-run", options->dry_run,
+                    "Say what would be tried and how long it may take; try nothing");
+  return [=] { return tune(*work, *global, *options); };
+}
+
+}  // namespace quarterturn

@@ -1,0 +1,232 @@
+#include "tuner/session.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+
+#include "cache/file_lock.hpp"
+#include "runtime/cpu/features.hpp"
+#include "tuner/problem_tuner.hpp"
+
+namespace quarterturn {
+namespace {
+
+// Assumed until this machine has compiled something.
+constexpr double kCompileSeconds = 1.5;
+constexpr double kTrialSeconds = 0.5;
+
+bool is_unfinished(const Winner& winner) {
+  return winner.certificate.find("search=unfinished") != std::string::npos;
+}
+
+// One tuner at a time times kernels on a device; the lock lies beside the code, so that it is found
+// by all who share the database's folder.
+Result<FileLock> device_lock(const Context& context, const std::function<bool()>& interrupted) {
+  const auto byte = static_cast<std::uint64_t>(context.backend().device().ordinal) * 4 +
+                    static_cast<std::uint64_t>(context.backend().device().target.vendor);
+  return FileLock::acquire(context.code_store()->folder() + "/tuning.lock", byte,
+                           std::chrono::hours(24), interrupted);
+}
+
+// The time is over: the default is the answer until a later run finds a better one.
+Tuned leave_default(Context& context, const Item& item) {
+  Tuned out;
+  out.item = item;
+  out.status = context.supports(item.problem);
+  if (!out.status.ok()) return out;
+  Winner winner;
+  winner.problem = item.problem.key();
+  winner.plan = context.enabled_plans(item.problem, 1).front().text();
+  winner.env = std::make_shared<Env>(context.env());
+  winner.choice = Choice::fallback;
+  winner.certificate = "search=unfinished";
+  winner.decided = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                       std::chrono::system_clock::now().time_since_epoch())
+                       .count();
+  out.plan = winner.plan;
+  out.reason = "the time limit ran out: the default, until a later run goes on";
+  out.answer = Tuned::Answer::unfinished;
+  // An answer of an earlier run, even a stale one, is worth more.
+  const auto stored = context.database().winner_of(winner.problem, winner.env->target,
+                                                   winner.env->performance_class);
+  if (stored.ok() && !stored->has_value()) out.status = context.database().set_winner(winner);
+  if (!out.status.ok()) out.answer = Tuned::Answer::failed;
+  return out;
+}
+
+}  // namespace
+
+std::string_view phase_name(Progress::Phase phase) {
+  constexpr std::string_view names[] = {"waiting for another tuner",
+                                        "preparing",
+                                        "compiling",
+                                        "admitting",
+                                        "timing",
+                                        "confirming",
+                                        "decided"};
+  return names[static_cast<std::size_t>(phase)];
+}
+
+std::string_view answer_name(Tuned::Answer answer) {
+  constexpr std::string_view names[] = {"cached", "tuned", "default", "unfinished", "failed"};
+  return names[static_cast<std::size_t>(answer)];
+}
+
+std::map<std::string, std::string> settings_for_trials(const Context& context) {
+  std::map<std::string, std::string> out;
+  for (const auto& spec : setting_specs()) {
+    const auto& value = context.settings().of(spec.id);
+    if (value.origin != SettingOrigin::standard) out[std::string(spec.name)] = value.text;
+  }
+  for (const auto& spec : setting_specs()) {
+    if (spec.id == Setting::code_cache)
+      out[std::string(spec.name)] = context.code_store()->folder();
+    // The device that this context found, not one that the other process might find.
+    if (spec.id == Setting::backend)
+      out[std::string(spec.name)] =
+          context.backend().device().target.vendor == Vendor::nvidia ? "cuda"
+          : context.backend().device().target.vendor == Vendor::amd  ? "hip"
+                                                                     : "cpu";
+    if (spec.id == Setting::device)
+      out[std::string(spec.name)] = std::to_string(context.backend().device().ordinal);
+  }
+  return out;
+}
+
+Result<std::optional<Winner>> valid_winner(Context& context, const Problem& problem) {
+  const Env& env = context.env();
+  auto winner = context.database().winner_of(problem.key(), env.target, env.performance_class);
+  if (!winner.ok() || !winner->has_value()) return winner;
+  const bool valid = (*winner)->env && compare(*(*winner)->env, env) == Validity::valid;
+  if (!valid || is_unfinished(**winner)) return std::optional<Winner>();
+  const auto plan = parse_plan((*winner)->plan);
+  if (!plan.ok() || !check_plan(problem, context.backend().device().target, *plan).ok())
+    return std::optional<Winner>();
+  return winner;
+}
+
+Session::Session(Context& context, SessionOptions options)
+    : context_(context), options_(std::move(options)), campaign_(random_uuid()) {
+  if (options_.jobs == 0)
+    options_.jobs = static_cast<std::size_t>(std::max<std::int64_t>(1, cpu::detect_cpu().cores));
+  options_.batch = std::max(options_.batch, 2 * options_.jobs);
+  if (options_.process.settings.empty()) options_.process.settings = settings_for_trials(context);
+  options_.process.interrupted = options_.interrupted;
+}
+Session::~Session() = default;
+
+std::vector<Tuned> Session::run(const std::vector<Item>& items,
+                                const std::function<void(const Progress&)>& changed,
+                                const std::function<void(const Tuned&)>& done) {
+  const SteadyClock clock;
+  const double begun = clock.now();
+  const auto interrupted = [this] { return options_.interrupted && options_.interrupted(); };
+  std::vector<Tuned> out;
+
+  const auto cached = [&](const Item& item) -> std::optional<Tuned> {
+    if (options_.cached == Cached::tuned_again) return std::nullopt;
+    const auto winner = valid_winner(context_, item.problem);
+    if (!winner.ok() || !winner->has_value()) return std::nullopt;
+    Tuned tuned;
+    tuned.item = item;
+    tuned.answer = Tuned::Answer::cached;
+    tuned.plan = (*winner)->plan;
+    tuned.speedup = (*winner)->speedup;
+    tuned.low = (*winner)->speedup_low;
+    tuned.high = (*winner)->speedup_high;
+    tuned.noise = (*winner)->noise;
+    tuned.median_seconds = 1e-9 * (*winner)->median_ns;
+    tuned.reason =
+        (*winner)->choice == Choice::tuned ? "tuned before" : "the default was found best before";
+    return tuned;
+  };
+  std::size_t left = 0;
+  for (const auto& item : items) left += !cached(item).has_value();
+
+  for (std::size_t i = 0; i < items.size() && !interrupted(); ++i) {
+    Progress progress;
+    progress.problem = i + 1;
+    progress.problems = items.size();
+    progress.name = short_name(items[i].problem);
+    const auto report = [&](Progress::Phase phase, const Tuned& tuned, std::size_t remaining) {
+      progress.phase = phase;
+      progress.tried = tuned.tried;
+      progress.failed = tuned.failed;
+      progress.left = static_cast<std::int64_t>(remaining);
+      progress.best = tuned.speedup;
+      progress.elapsed = clock.now() - begun;
+      const double finished = static_cast<double>(out.size());
+      const double share = options_.time_limit > 0 ? options_.time_limit - progress.elapsed
+                           : finished > 0 ? progress.elapsed / finished * static_cast<double>(left)
+                                          : 0;
+      progress.remaining = std::max(0.0, share);
+      if (changed) changed(progress);
+    };
+    auto known = cached(items[i]);
+    if (!known) {
+      FileLock lock;
+      report(Progress::Phase::waiting, {}, 0);
+      auto held = device_lock(context_, interrupted);
+      if (held.ok()) lock = std::move(*held);
+      if (interrupted()) break;
+      known = cached(items[i]);  // another tuner may have decided it meanwhile
+      if (!known) {
+        const double elapsed = clock.now() - begun;
+        if (options_.time_limit > 0 && elapsed >= options_.time_limit) {
+          out.push_back(leave_default(context_, items[i]));
+          if (done) done(out.back());
+          continue;
+        }
+        const double share =
+            (options_.time_limit - elapsed) / static_cast<double>(std::max<std::size_t>(1, left));
+        const double deadline = options_.time_limit > 0 ? clock.now() + std::max(share, 1e-3) : 0;
+        ProblemTuner tuner(context_, options_, campaign_, items[i], deadline, report);
+        known = tuner.tune();
+      }
+      left -= left > 0;
+    }
+    if (done) done(*known);
+    out.push_back(std::move(*known));
+    const Code code = out.back().status.code();
+    // These would meet every further problem alike.
+    if (code == Code::no_compiler || code == Code::disk_full || code == Code::read_only) break;
+  }
+  return out;
+}
+
+Result<std::vector<Estimate>> Session::estimate(const std::vector<Item>& items) {
+  double compile_seconds = kCompileSeconds;
+  if (const auto recent = context_.database().recent_trials(context_.env().target, 200);
+      recent.ok()) {
+    double sum = 0, count = 0;
+    for (const auto& trial : *recent)
+      if (trial.compile_ms > 0) sum += 1e-3 * static_cast<double>(trial.compile_ms), count += 1;
+    if (count > 0) compile_seconds = sum / count;
+  }
+  std::vector<Estimate> out;
+  for (const auto& item : items) {
+    Estimate estimate;
+    estimate.item = item;
+    if (auto status = context_.supports(item.problem); !status.ok()) return status;
+    auto winner = valid_winner(context_, item.problem);
+    if (!winner.ok()) return winner.status();
+    estimate.decided = winner->has_value() && options_.cached == Cached::reused;
+    Space space{item.problem,
+                context_.backend().device().target,
+                context_.enabled_plans(item.problem, 20000),
+                {}};
+    estimate.space = space.plans.size();
+    estimate.candidates = options_.search == SearchKind::exhaustive
+                              ? space.plans.size()
+                              : std::min(space.plans.size(), options_.order.most);
+    if (estimate.decided) estimate.candidates = 0;
+    estimate.seconds = static_cast<double>(estimate.candidates) *
+                       (compile_seconds / static_cast<double>(options_.jobs) + kTrialSeconds);
+    out.push_back(estimate);
+  }
+  return out;
+}
+
+}  // namespace quarterturn

@@ -1,0 +1,108 @@
+// Session: a tuning campaign over problems on one device. Everything is kept the moment it is
+// known, so a session can end anywhere and the next one goes on.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/context.hpp"
+#include "tuner/compile.hpp"
+#include "tuner/decide.hpp"
+#include "tuner/race.hpp"
+#include "tuner/search.hpp"
+#include "tuner/trial_process.hpp"
+#include "tuner/workload.hpp"
+
+namespace quarterturn {
+
+enum class SearchKind { predicted, exhaustive };
+enum class Cached { reused, tuned_again };
+
+struct SessionOptions {
+  SearchKind search = SearchKind::predicted;
+  Cached cached = Cached::reused;
+  double time_limit = 0;  ///< seconds for all problems together; 0 = until each is searched
+  std::size_t batch = 8;  ///< candidates compiled together
+  std::size_t jobs = 0;   ///< compilers at once; 0 = as many as the process has cores
+  InOrderSettings order;
+  RaceSettings race;
+  MeasureSettings measure;
+  DecisionSettings decision;
+  TrialProcessOptions process;
+  std::function<bool()> interrupted;
+};
+
+/// What happens, for a display.
+struct Progress {
+  enum class Phase { waiting, preparing, compiling, admitting, timing, confirming, decided };
+  Phase phase = Phase::preparing;
+  std::size_t problem = 0, problems = 0;         ///< the how-manieth of how many
+  std::string name;                              ///< short_name of the problem
+  std::int64_t tried = 0, failed = 0, left = 0;  ///< candidates
+  double best = 1;                               ///< best speed-up seen so far
+  double elapsed = 0, remaining = 0;  ///< seconds of the session; remaining is an estimate
+};
+std::string_view phase_name(Progress::Phase phase);
+
+/// What became of one problem.
+struct Tuned {
+  enum class Answer {
+    cached,      ///< was decided before
+    tuned,       ///< another plan beats the default
+    fallback,    ///< the default is the answer
+    unfinished,  ///< the time ran out or somebody interrupted: the default serves, the next run
+                 ///< goes on
+    failed       ///< nothing works, or nothing can be stored
+  };
+  Item item;
+  Answer answer = Answer::failed;
+  Status status;  ///< not ok only when failed
+  std::string plan;
+  double speedup = 1, low = 1, high = 1, noise = 0;
+  double median_seconds = 0;  ///< of the answer, at the largest size
+  std::int64_t tried = 0, failed = 0, compiled = 0;
+  double seconds = 0;  ///< spent on it now
+  std::string reason;
+};
+std::string_view answer_name(Tuned::Answer answer);
+
+/// What a session would do.
+struct Estimate {
+  Item item;
+  bool decided = false;        ///< a stored answer holds
+  std::size_t space = 0;       ///< legal plans
+  std::size_t candidates = 0;  ///< that the strategy may try
+  double seconds = 0;
+};
+
+class Session {
+ public:
+  Session(Context& context, SessionOptions options);
+  ~Session();
+
+  /// Problems in order. `changed` is called now and then from this thread, `done` after each
+  /// problem.
+  std::vector<Tuned> run(const std::vector<Item>& items,
+                         const std::function<void(const Progress&)>& changed,
+                         const std::function<void(const Tuned&)>& done);
+
+  /// Tries, compiles and stores nothing.
+  Result<std::vector<Estimate>> estimate(const std::vector<Item>& items);
+
+ private:
+  Context& context_;
+  SessionOptions options_;
+  Uuid campaign_;
+};
+
+/// The stored answer, if it was decided here and under the present compiler, driver and library,
+/// and its search was finished.
+Result<std::optional<Winner>> valid_winner(Context& context, const Problem& problem);
+
+/// Settings of this context that a trial process needs, by name.
+std::map<std::string, std::string> settings_for_trials(const Context& context);
+
+}  // namespace quarterturn
