@@ -126,8 +126,11 @@ void log_call(const qturn_plan& plan, const qt_args& args) {
   for (const auto value : {args.m, args.n, args.k, args.batch})
     hash = (hash ^ static_cast<std::uint64_t>(value)) * 0xff51afd7ed558ccdull;
   if (!plan.plan->is_new_call(hash)) return;
-  plan.context->log()(LogLevel::debug, "qturn bench --problem '{}' --sizes m={},n={},k={},batch={}",
-                      plan.plan->problem().key(), args.m, args.n, args.k, args.batch);
+  Problem exactly = plan.plan->problem();
+  exactly.m = Extent::exactly(args.m);
+  exactly.k = Extent::exactly(args.k);
+  exactly.batch = Extent::exactly(args.batch);
+  plan.context->log()(LogLevel::debug, "qturn bench --problem '{}'", exactly.key());
 }
 
 Status run(const qturn_plan& plan, const qturn_args& args) {

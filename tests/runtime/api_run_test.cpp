@@ -194,7 +194,7 @@ TEST_CASE("qturn_run.at debug level each distinct call is logged once") {
     run.args.b = f32(b);
     REQUIRE(qturn_run(plan.get(), &run.args) == QTURN_OK);
   }
-  CHECK(options.logged.count("qturn bench") == 2);
-  CHECK(options.logged.count("m=3") == 1);
-  CHECK(options.logged.count("m=5") == 1);
+  CHECK(options.logged.count("qturn bench --problem '") == 2);
+  CHECK(options.logged.count(" m=3 n=32 k=64 ") == 1);
+  CHECK(options.logged.count(" m=5 n=32 k=64 ") == 1);
 }
