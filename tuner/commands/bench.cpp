@@ -60,31 +60,38 @@ double traffic(const Problem& p, const Sizes& s) {
   return out;
 }
 
-/// Copies half of `bytes` with as many threads as the kernels use: what memory allows on this
-/// machine.
+/// Copies half of `bytes` with as many threads as the kernels use, over as many buffers as they
+/// rotate through: what memory allows on this machine.
 class CopyPeer {
  public:
-  CopyPeer(double bytes, std::int64_t threads)
+  CopyPeer(double bytes, std::int64_t threads, std::size_t buffers)
       : threads_(static_cast<std::size_t>(threads)),
-        from_(static_cast<std::size_t>(bytes / 2), 1),
-        to_(from_.size(), 2) {}
+        size_(static_cast<std::size_t>(bytes / 2)),
+        from_(buffers),
+        to_(buffers) {
+    for (auto& buffer : from_) buffer.assign(size_, 1);
+    for (auto& buffer : to_) buffer.assign(size_, 2);
+  }
 
   double run(std::int64_t repeats) {
     return seconds_of([&] {
       std::vector<std::thread> workers;
-      const std::size_t share = from_.size() / threads_;
+      const std::size_t share = size_ / threads_;
       for (std::size_t t = 0; t < threads_; ++t)
         workers.emplace_back([&, t] {
-          for (std::int64_t i = 0; i < repeats; ++i)
-            std::memcpy(to_.data() + t * share, from_.data() + t * share, share);
+          for (std::int64_t i = 0; i < repeats; ++i) {
+            const std::size_t buffer = (next_ + static_cast<std::size_t>(i)) % from_.size();
+            std::memcpy(to_[buffer].data() + t * share, from_[buffer].data() + t * share, share);
+          }
         });
       for (auto& worker : workers) worker.join();
+      next_ += static_cast<std::size_t>(repeats);
     });
   }
 
  private:
-  std::size_t threads_;
-  std::vector<unsigned char> from_, to_;
+  std::size_t threads_, size_, next_ = 0;
+  std::vector<std::vector<unsigned char>> from_, to_;
 };
 
 Status calibrate(Contender& contender, double batch_seconds) {
@@ -169,7 +176,11 @@ class Bench {
                             1,
                             {}});
     } else {
-      auto copy = std::make_shared<CopyPeer>(traffic(p, sizes), context_.backend().threads());
+      const auto copies =
+          rotation_for(context_.backend().device(), static_cast<std::int64_t>(traffic(p, sizes)))
+              .copies;
+      auto copy =
+          std::make_shared<CopyPeer>(traffic(p, sizes), context_.backend().threads(), copies);
       contenders.push_back(
           {"copy", [copy](std::int64_t n) { return Result<double>(copy->run(n)); }, 1, {}});
     }
