@@ -5,6 +5,8 @@
 // instruction set and the rows beside it, an element is the result of these same operations: all
 // variants agree bit for bit (unless one block alone leaves binary32's range), and a row's bits do
 // not depend on M.
+// Before D's own rounding, |d - ref| <= (K/32 + 5) * 2^-24 * (|alpha| sum |a b| + |beta c| +
+// |bias|).
 #ifndef QT_CPU_GEMM_H
 #define QT_CPU_GEMM_H
 
