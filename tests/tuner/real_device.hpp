@@ -53,11 +53,11 @@ inline std::string compiler_with(const TemporaryFolder& folder, const std::strin
 
 /// Compiled code stays in the build folder: each test case is a process of its own, and many need
 /// the same kernels.
-inline std::unique_ptr<Backend> real_device() {
+inline std::unique_ptr<Backend> real_device(std::int64_t threads = 2) {
   auto store = CodeStore::open(QTURN_CODE_FOLDER);
   REQUIRE_MESSAGE(store.ok(), store.status().message());
   cpu::BackendOptions options;
-  options.threads = 2;
+  options.threads = threads;
   options.worker = Worker(QTURN_WORKER);
   auto backend = cpu::open_backend(std::make_shared<CodeStore>(std::move(*store)), options);
   REQUIRE_MESSAGE(backend.ok(), backend.status().message());
@@ -65,11 +65,11 @@ inline std::unique_ptr<Backend> real_device() {
 }
 
 /// The real device, but kernels of one family do `instead` of calling their text: C++ that may use
-/// `args`, `part` and REAL(args, part).
+/// `args`, `part` and REAL(args, part). One worker: what is planted may touch other parts' results.
 class FaultyDevice : public Backend {
  public:
   FaultyDevice(std::string call, std::string instead)
-      : real_(real_device()), call_(std::move(call)), instead_(std::move(instead)) {}
+      : real_(real_device(1)), call_(std::move(call)), instead_(std::move(instead)) {}
 
   const DeviceInfo& device() const override { return real_->device(); }
   Result<Binary> compile(const Source& source) override { return real_->compile(faulty(source)); }
