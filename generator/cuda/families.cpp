@@ -5,8 +5,7 @@
 namespace quarterturn::cuda {
 
 std::vector<const Family*> families() {
-  return {&quantize(),  &pack(),      &dequantize(), &hadamard(),
-          &gemm_e5m2(), &gemm_int8(), &gemm_mma(),   &stand_in()};
+  return {&quantize(), &gemm_e5m2(), &gemm_int8(), &gemm_mma()};
 }
 
 int capability(const Target& target) {

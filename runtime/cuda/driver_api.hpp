@@ -84,8 +84,6 @@ constexpr int kDeviceSharedOptIn = 97;
      unsigned int jit_count, int* options, void** values, unsigned int count))                     \
   X(cuLibraryUnload, (CUlibrary library))                                                          \
   X(cuLibraryGetKernel, (CUkernel * kernel, CUlibrary library, const char* name))                  \
-  X(cuLibraryGetGlobal,                                                                            \
-    (CUdeviceptr * memory, std::size_t * bytes, CUlibrary library, const char* name))              \
   X(cuKernelSetAttribute, (int attribute, int value, CUkernel kernel, CUdevice device))            \
   X(cuKernelGetAttribute, (int* value, int attribute, CUkernel kernel, CUdevice device))           \
   X(cuLaunchKernelEx,                                                                              \

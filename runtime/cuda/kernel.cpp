@@ -127,20 +127,6 @@ Status LoadedKernel::enqueue(const Launch& launch, const qt_args& args, CUstream
                                                  launch.shared_bytes, api_.describe(error)));
 }
 
-Result<std::uint64_t> LoadedKernel::counter(const char* name) const {
-  CUdeviceptr memory = 0;
-  std::size_t bytes = 0;
-  std::uint64_t value = 0;
-  if (const auto error = api_.cuLibraryGetGlobal(&memory, &bytes, library_, name))
-    return Status(Code::not_supported,
-                  fmt::format("{} has no counter '{}': {}", entry_, name, api_.describe(error)));
-  if (bytes != sizeof value)
-    return Status(Code::internal, fmt::format("'{}' of {} is no 64-bit counter", name, entry_));
-  if (const auto error = api_.cuMemcpyDtoH(&value, memory, sizeof value))
-    return api_.check(error, "reading a counter");
-  return value;
-}
-
 Status LoadedKernel::launch(const Launch& launch, const qt_args& args, CUstream stream) const {
   if (launch.grid[0] == 0 || launch.grid[1] == 0 || launch.grid[2] == 0) return {};
   if (launch.map_count == 0) return enqueue(launch, args, stream, cache_.maps);

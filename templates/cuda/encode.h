@@ -50,51 +50,27 @@ QT_FN u32 stochastic_code_on_top(float y, u32 r16) {
   return (r16 << 12) + (bits_of(linear) * 64u + 0x40000800u);
 }
 
-/// Whether the rotation's factor is a power of two.
-QT_FN constexpr bool norm_is_exact(int g) { return g < 2 || g == 16 || g == 64 || g == 256; }
-
-/// The factor that takes 32 rotated sums, not yet multiplied by `norm`, to the grid of codes under
-/// `byte`; sums that need it are changed first. The contract rounds after the norm, and after
-/// TS34's 0.75. Between bytes 24 and 248 a power of two commutes with those roundings, except for
-/// elements that are code 0 either way (below 2^-23 of a step), so one product does.
-template <ScaleRule rule, int g>
-QT_FN float factor_of(float (&x)[32], u32 byte) {
-  const float inverse = e8m0_inverse(byte);
-  const float norm = g > 1 ? hadamard_norm(g) : 1.0f;
-  const auto multiply_all = [&x](float by) {
-    QT_UNROLL
-    for (int j = 0; j < 32; ++j) x[j] = mul(x[j], by);
-  };
-  if (byte - 24u <= 224u) {
-    if constexpr (rule != ScaleRule::ts34) return mul(norm, inverse);
-    if constexpr (norm_is_exact(g)) return mul(mul(norm, 0.75f), inverse);
-    multiply_all(norm);
-    return mul(0.75f, inverse);
-  }
-  if constexpr (g > 1) multiply_all(norm);
-  if constexpr (rule == ScaleRule::ts34) multiply_all(0.75f);
-  return inverse;
+template <ScaleRule rule>
+QT_FN float scaled_magnitude(float x, float inverse) {
+  if constexpr (rule == ScaleRule::ts34) x = mul(x, 0.75f);
+  const float y = mul(magnitude(x), inverse);
+  return clips(rule) ? min_number(y, 6.0f) : y;
 }
 
-/// Codes of 32 values once multiplied by `factor`; `position`, that of the first, is a multiple of
-/// 32.
+/// qt::encode_block for a block that has codes (neither zero nor NaN).
 template <ScaleRule rule, Rounding rounding>
-QT_FN void encode_scaled(const float (&x)[32], float factor, const Noise& noise, u64 position,
+QT_FN void encode_finite(const float (&x)[32], u32 byte, const Noise& noise, u64 position,
                          u32 (&packed)[4]) {
-  // The four calls differ in the counter's lowest bits alone.
-  const u32 call_low = u32(position >> 3), call_high = u32(position >> 35);
+  const float inverse = e8m0_inverse(byte);
   QT_UNROLL
-  for (u32 w = 0; w < 4u; ++w) {
+  for (int w = 0; w < 4; ++w) {
     u32 word = 0;
     Philox call = {};
-    if constexpr (rounding == Rounding::sr16)
-      call = philox4x32<7>(call_low | w, call_high, noise.stream, noise.lane, u32(noise.seed),
-                           u32(noise.seed >> 32));
+    if constexpr (rounding == Rounding::sr16) call = noise_call(noise, position / 8u + u32(w));
     QT_UNROLL
     for (int e = 7; e >= 0; --e) {
-      const float value = x[8 * w + u32(e)];
-      float y = mul(magnitude(value), factor);
-      if constexpr (clips(rule)) y = min_number(y, 6.0f);
+      const float value = x[8 * w + e];
+      const float y = scaled_magnitude<rule>(value, inverse);
       u32 code;
       if constexpr (rounding == Rounding::sr16) {
         const u32 half = permute_bytes(call.word[e / 2], 0u, e % 2 == 0 ? 0x4410u : 0x4432u);
@@ -108,36 +84,16 @@ QT_FN void encode_scaled(const float (&x)[32], float factor, const Noise& noise,
   }
 }
 
-/// One 1x32 block of rotated sums, without the rotation's factor; returns its byte. Equals
-/// qt::quantize_block of the sums times hadamard_norm(g).
-template <ScaleRule rule, Rounding rounding, int g>
-QT_FN u32 quantize_sums(float (&x)[32], const Noise& noise, u64 position, u32 (&packed)[4]) {
-  const float norm = g > 1 ? hadamard_norm(g) : 1.0f;
-  constexpr bool by_amax = is_amax_rule(rule) && has_fast_encoding(rounding);
-  if constexpr (g > 1 && !by_amax) {
-    QT_UNROLL
-    for (int j = 0; j < 32; ++j) x[j] = mul(x[j], norm);
-  }
+/// One 1x32 block of rotated values; returns its byte. Equals qt::quantize_block.
+template <ScaleRule rule, Rounding rounding>
+QT_FN u32 quantize_fast(const float (&x)[32], const Noise& noise, u64 position, u32 (&packed)[4]) {
   if constexpr (!has_fast_encoding(rounding)) {
     return quantize_block<rule, rounding>(x, noise, position, packed);
   } else {
-    u32 amax = amax_of(x);
-    u32 byte;
-    if constexpr (by_amax) {
-      if constexpr (g > 1) amax = bits_of(mul(float_of(amax), norm));  // rounding keeps the order
-      byte = scale_byte_of_amax<rule>(amax);
-    } else {
-      byte = scale_byte<rule>(x, amax);
-    }
+    const u32 amax = amax_of(x);
+    const u32 byte = scale_byte<rule>(x, amax);
     const bool has_codes = !is_zero_block(amax) && !is_nan_block(amax);
-    const u32 finite_byte = has_codes ? byte : 127u;
-    float factor;
-    if constexpr (by_amax) {
-      factor = factor_of<rule, g>(x, finite_byte);
-    } else {
-      factor = e8m0_inverse(finite_byte);
-    }
-    encode_scaled<rule, rounding>(x, factor, noise, position, packed);
+    encode_finite<rule, rounding>(x, has_codes ? byte : 0u, noise, position, packed);
     QT_UNROLL
     for (int w = 0; w < 4; ++w) packed[w] = has_codes ? packed[w] : 0u;
     return byte;

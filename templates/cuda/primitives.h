@@ -55,9 +55,6 @@ QT_FN float shuffle_xor(float x, u32 mask) { return __shfl_xor_sync(0xffffffffu,
 QT_FN u32 shuffle_from(u32 x, u32 lane) { return __shfl_sync(0xffffffffu, x, int(lane)); }
 QT_FN u32 warp_max(u32 x) { return __reduce_max_sync(0xffffffffu, x); }
 QT_FN u32 warp_min(u32 x) { return __reduce_min_sync(0xffffffffu, x); }
-/// Bit l: lane l's answer.
-QT_FN u32 warp_ballot(bool x) { return __ballot_sync(0xffffffffu, x); }
-QT_FN u32 count_bits(u32 x) { return u32(__popc(x)); }
 
 // ---- arithmetic that must be exactly one instruction's rounding
 
@@ -131,9 +128,7 @@ QT_FN void store_global(Words4* p, const Words4& v) {
                "r"(v.word[2]), "r"(v.word[3])
                : "memory");
 }
-/// A counter of the loaded code, which the host finds by its name.
-#define QT_COUNTER(name) extern "C" __device__ unsigned long long name = 0
-/// Adds to a counter that only people and qturn_stats read.
+/// Adds one to a counter that only people and qturn_stats read.
 QT_FN void count_event(unsigned long long* counter, unsigned long long by) {
   atomicAdd(counter, by);
 }

@@ -7,13 +7,82 @@
 #ifndef QT_CUDA_QUANTIZE_H
 #define QT_CUDA_QUANTIZE_H
 
-#include "cuda/quantize_store.h"
+#include "args.h"
+#include "cuda/encode.h"
+#include "cuda/expand.h"
+#include "cuda/load.h"
+#include "cuda/rotate.h"
 
 namespace qt::cuda {
+
+/// Where codes and scales go: the spelling of the generator's layouts.
+enum class Output { plain, scales_128x4, e5m2, int8_rows };
+
+/// The spelling and the order are those of the generator's Copies.
+enum class Copies { rows, columns, both };
+
+QT_FN constexpr bool is_expanded(Output output) {
+  return output == Output::e5m2 || output == Output::int8_rows;
+}
+
+QT_FN constexpr i64 round_up(i64 value, i64 unit) { return (value + unit - 1) / unit * unit; }
+QT_FN constexpr i64 ceil_div(i64 value, i64 unit) { return (value + unit - 1) / unit; }
+QT_FN constexpr i64 padding_unit(int rotation) { return rotation > 32 ? rotation : 32; }
+
+/// Byte of block `block` of row `row` in 128 x 4 tiles, `tiles` of them along K.
+QT_FN i64 place_128x4(i64 row, i64 block, i64 tiles) {
+  return ((row / 128) * tiles + block / 4) * 512 + (row % 32) * 16 + row / 32 % 4 * 4 + block % 4;
+}
 
 /// Blocks of threads that share the row-wise work of a band of 256 rows: two MX blocks a thread.
 QT_FN constexpr u32 row_parts_of_band(i64 k, int rotation, int threads) {
   return u32(ceil_div(256 * (round_up(k, padding_unit(rotation)) / 32), 2 * threads));
+}
+
+/// Where this call's part of the transposed copy lies in the whole one, in that copy's coordinates.
+struct ColumnPlace {
+  i64 row0, k0, k_global;
+};
+template <class Config>
+QT_FN ColumnPlace column_place(const qt_args& args) {
+  // Beside a row-wise copy, row0 and k0 are that copy's, and the rows are taken to be all there
+  // are.
+  if constexpr (Config::copies == Copies::both) return {args.k0, args.row0, args.m};
+  return {args.row0, args.k0, args.k_global > 0 ? args.k_global : args.m};
+}
+
+template <class Config>
+QT_FN SignMask signs_of(const qt_args& args) {
+  if constexpr (Config::signs == Signs::per_call) return sign_mask_from_seed(args.sign_seed);
+  SignMask mask = {};
+  if constexpr (Config::signs == Signs::fixed) {
+    QT_UNROLL
+    for (int i = 0; i < 8; ++i) mask.word[i] = args.sign_mask[i];
+  }
+  return mask;
+}
+
+/// Packed codes of block `block` of row `row` of one copy, and its scale byte, to where they
+/// belong.
+template <class Config>
+QT_FN void store_block(const qt_tensor& to, i64 batch, i64 row, i64 block, i64 blocks,
+                       const u32 (&packed)[4], u32 byte) {
+  // Only plain operands may be strided.
+  const i64 ld = Config::output == Output::plain ? to.ld : blocks * 32;
+  const i64 first = batch * to.batch_stride + row * ld + block * 32;
+  u8* codes = static_cast<u8*>(to.data) + first / 2;
+  if ((reinterpret_cast<u64>(codes) & 15u) == 0) {
+    store_global(reinterpret_cast<Words4*>(codes), {{packed[0], packed[1], packed[2], packed[3]}});
+  } else {
+    QT_UNROLL
+    for (int i = 0; i < 16; ++i) codes[i] = u8(packed[i / 4] >> (8 * (i % 4)));
+  }
+  u8* scales = static_cast<u8*>(to.scales) + batch * to.scale_batch_stride;
+  if constexpr (Config::output == Output::scales_128x4) {
+    scales[place_128x4(row, block, ceil_div(blocks, 4))] = u8(byte);
+  } else {
+    scales[row * to.scale_ld + block] = u8(byte);
+  }
 }
 
 /// Rotates and quantises the block that `raw` holds; every lane of the warp takes part.
@@ -25,8 +94,7 @@ QT_FN u32 quantize_raw(const Raw<Config::input>& raw, u32 signs, u32 segment_lan
   for (int j = 0; j < 32; ++j) x[j] = raw.value(j);
   rotate_over_lanes<Config::rotation, Config::signs != Signs::none>(x, signs, segment_lane,
                                                                     lane_step);
-  return quantize_sums<Config::scale_rule, Config::rounding, Config::rotation>(x, noise, position,
-                                                                               packed);
+  return quantize_fast<Config::scale_rule, Config::rounding>(x, noise, position, packed);
 }
 
 /// Row-wise, packed output: blocks of rows first_row..last_row, spread over `threads_in_all`.
@@ -146,7 +214,7 @@ QT_FN void quantize_columns(const qt_args& args, const qt_tensor& to, i64 batch,
     rotate_over_lanes<g, Config::signs != Signs::none>(x, block_signs<g>(mask, block), lane, 4u);
     const i64 row = i64(first_column) + column;  // of the transposed copy
     u32 packed[4];
-    const u32 byte = quantize_sums<Config::scale_rule, Config::rounding, Config::rotation>(
+    const u32 byte = quantize_fast<Config::scale_rule, Config::rounding>(
         x, noise, noise_position(row, i64(block) * 32, place.row0, place.k0, place.k_global),
         packed);
     if (row < k && i64(block) * 32 < padded)
@@ -201,8 +269,27 @@ QT_FN void quantize_expanded(const qt_args& args, i64 batch, u32 group, u32 thre
       widen(range, byte, packed);
     }
   }
-  finish_expanded<type, team>(args.d, batch, row, row_exists, codes, bytes, blocks, ranges, range,
-                              thread);
+  const RowRange of_warp = {warp_max(range.high), warp_max(range.depth), warp_max(range.nan)};
+  if (lane == 0) {
+    const u32 at = ranges + thread / 32u * 12u;
+    store_shared_u32(at, of_warp.high);
+    store_shared_u32(at + 4u, of_warp.depth);
+    store_shared_u32(at + 8u, of_warp.nan);
+  }
+  sync_block();
+  if (!row_exists) return;
+  RowRange whole = {};
+  for (u32 w = 0; w < team / 32u; ++w) {
+    const u32 at = ranges + (slot * (team / 32u) + w) * 12u;
+    whole.high = max_u32(whole.high, load_shared_u32(at));
+    whole.depth = max_u32(whole.depth, load_shared_u32(at + 4u));
+    whole.nan |= load_shared_u32(at + 8u);
+  }
+  const u32 reference = reference_of<type>(whole);
+  u8* out = static_cast<u8*>(args.d.data) + batch * args.d.batch_stride + row * blocks * 32;
+  if (t == 0)
+    static_cast<u8*>(args.d.scales)[batch * args.d.scale_batch_stride + row] = u8(reference);
+  store_expanded<type>(out, codes, bytes, blocks, reference, t, team);
 }
 
 template <class Config>

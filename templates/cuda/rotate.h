@@ -4,23 +4,10 @@
 #ifndef QT_CUDA_ROTATE_H
 #define QT_CUDA_ROTATE_H
 
-#include "args.h"
 #include "cuda/primitives.h"
 #include "mxfp4/hadamard.h"
 
 namespace qt::cuda {
-
-/// The signs that a kernel's Config asks for.
-template <class Config>
-QT_FN SignMask signs_of(const qt_args& args) {
-  if constexpr (Config::signs == Signs::per_call) return sign_mask_from_seed(args.sign_seed);
-  SignMask mask = {};
-  if constexpr (Config::signs == Signs::fixed) {
-    QT_UNROLL
-    for (int i = 0; i < 8; ++i) mask.word[i] = args.sign_mask[i];
-  }
-  return mask;
-}
 
 /// The 32 sign bits for block `block` of a row, given all 256.
 template <int g>
@@ -37,7 +24,6 @@ QT_FN u32 block_signs(const SignMask& mask, u32 block) {
   }
 }
 
-/// Signs and stages; hadamard_norm(g) is left to the caller.
 template <int g, bool has_signs>
 QT_FN void rotate_over_lanes(float (&x)[32], u32 signs, u32 lane, u32 lane_step) {
   if constexpr (g > 1) {
@@ -67,6 +53,9 @@ QT_FN void rotate_over_lanes(float (&x)[32], u32 signs, u32 lane, u32 lane_step)
       QT_UNROLL
       for (int j = 0; j < 32; ++j) x[j] = fma_rn(x[j], sign, shuffle_xor(x[j], step));
     }
+    const float norm = hadamard_norm(g);
+    QT_UNROLL
+    for (int j = 0; j < 32; ++j) x[j] = mul(x[j], norm);
   }
 }
 

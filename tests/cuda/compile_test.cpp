@@ -27,27 +27,6 @@ Problem gemm_problem(Contract contract, Spread spread, DType d_type, Extent k) {
   return p;
 }
 
-Problem stand_in_problem(Layout layout, DType d_type) {
-  auto p = gemm_problem(Contract::fast, Spread::narrow, d_type, Extent::exactly(4096));
-  p.a_layout = p.b_layout = layout;
-  p.accumulate = Accumulate::accumulate;
-  p.bias = Bias::per_column;
-  return p;
-}
-
-Problem one_operand(Op op, DType a_type, DType d_type, Layout a_layout, Layout d_layout) {
-  Problem p;
-  p.op = op;
-  p.m = {1, 8192};
-  p.k = Extent::exactly(4096);
-  p.a_type = a_type;
-  p.d_type = d_type;
-  p.a_layout = a_layout;
-  p.d_layout = d_layout;
-  p.rotation = 256;
-  return p;
-}
-
 Problem quantize_problem(DType type, std::int32_t g, ScaleRule rule, Rounding rounding,
                          Copies copies, Layout layout) {
   Problem p;
@@ -88,12 +67,6 @@ std::vector<Problem> problems() {
                        Layout::e5m2),
       quantize_problem(DType::f16, 128, ScaleRule::ceil, Rounding::rne, Copies::rows,
                        Layout::int8_rows),
-      stand_in_problem(Layout::e5m2, DType::f32),
-      stand_in_problem(Layout::int8_rows, DType::bf16),
-      one_operand(Op::pack, DType::mxfp4, DType::mxfp4, Layout::plain, Layout::e5m2),
-      one_operand(Op::pack, DType::mxfp4, DType::mxfp4, Layout::plain, Layout::int8_rows),
-      one_operand(Op::dequantize, DType::mxfp4, DType::f16, Layout::plain, Layout::plain),
-      one_operand(Op::hadamard, DType::bf16, DType::bf16, Layout::chosen, Layout::plain),
   };
 }
 
