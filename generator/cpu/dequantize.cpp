@@ -69,13 +69,9 @@ class Dequantize : public Family {
 
   Layout a_layout(const Problem& p, const Variant&) const override { return p.a_layout; }
 
-  // In bytes moved, with the time a part costs, and slower instruction sets, on top.
   double predicted_cost(const Problem& p, const Target&, const Variant& v) const override {
-    const double elements = static_cast<double>(p.m.hi) * static_cast<double>(p.k.hi);
-    const double parts = static_cast<double>(parts_of(p, v, p.m.hi, p.k.hi).per_entry());
-    return elements * ((0.53 + static_cast<double>(bytes_of(p.d_type))) +
-                       slowness(static_cast<Isa>(v.value("isa")))) +
-           4096 * parts;
+    const double bytes = 0.53 + static_cast<double>(bytes_of(p.d_type));
+    return moving_cost(parts_of(p, v, p.m.hi, p.k.hi), bytes, static_cast<Isa>(v.value("isa")));
   }
 };
 

@@ -70,13 +70,9 @@ class Hadamard : public Family {
     return out;
   }
 
-  // In bytes moved, with the time a part costs, and slower instruction sets, on top.
   double predicted_cost(const Problem& p, const Target&, const Variant& v) const override {
-    const double elements = static_cast<double>(p.m.hi) * static_cast<double>(p.k.hi);
-    const double parts = static_cast<double>(parts_of(p, v, p.m.hi, p.k.hi).per_entry());
-    return elements * (static_cast<double>(bytes_of(p.a_type) + bytes_of(p.d_type)) +
-                       slowness(static_cast<Isa>(v.value("isa")))) +
-           4096 * parts;
+    const double bytes = static_cast<double>(bytes_of(p.a_type) + bytes_of(p.d_type));
+    return moving_cost(parts_of(p, v, p.m.hi, p.k.hi), bytes, static_cast<Isa>(v.value("isa")));
   }
 };
 

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "generator/cpu/kernel_text.hpp"
+#include "templates/cpu/quantize_parts.h"
 
 namespace quarterturn::cpu {
 
@@ -27,7 +28,17 @@ inline std::string layout_text(Layout layout) {
   return "qt::cpu::Layout::" + std::string(name_of(layout));
 }
 
-/// What an instruction set adds to the bytes that an element moves, for predicted costs.
-constexpr double slowness(Isa isa) { return isa == Isa::avx512 ? 0 : isa == Isa::avx2 ? 4 : 16; }
+/// Predicted cost of a kernel that moves `bytes` for each element in the given parts: the bytes,
+/// what slower instructions add, each start of a row in a tile, each part, and the last part, which
+/// others wait for. In bytes moved.
+constexpr double moving_cost(const qt::cpu::QuantizeParts& parts, double bytes, Isa isa) {
+  const double slowness = isa == Isa::avx512 ? 0 : isa == Isa::avx2 ? 0.5 : 16;
+  const double work =
+      static_cast<double>(parts.m) * static_cast<double>(parts.k) * (bytes + slowness);
+  const double starts = static_cast<double>(parts.m) *
+                        static_cast<double>(qt::cpu::QuantizeParts::tiles(parts.k, parts.tile_k));
+  const double count = static_cast<double>(parts.per_entry());
+  return count > 0 ? work + 1024 * starts + 2048 * count + work / count : 0;
+}
 
 }  // namespace quarterturn::cpu

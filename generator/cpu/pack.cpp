@@ -73,13 +73,9 @@ class Pack : public Family {
     return out;
   }
 
-  // In bytes moved, with the time a part costs, and slower instruction sets, on top.
   double predicted_cost(const Problem& p, const Target&, const Variant& v) const override {
-    const double elements = static_cast<double>(p.m.hi) * static_cast<double>(p.k.hi);
-    const double parts = static_cast<double>(parts_of(p, v, p.m.hi, p.k.hi).per_entry());
-    return elements * ((p.d_layout == Layout::int8_blocks ? 1.8 : 1.1) +
-                       slowness(static_cast<Isa>(v.value("isa")))) +
-           4096 * parts;
+    const double bytes = p.d_layout == Layout::int8_blocks ? 1.8 : 1.1;
+    return moving_cost(parts_of(p, v, p.m.hi, p.k.hi), bytes, static_cast<Isa>(v.value("isa")));
   }
 };
 

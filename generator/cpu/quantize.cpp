@@ -49,7 +49,7 @@ class Quantize : public Family {
          rows_only ? std::vector<std::int64_t>{32, 128} : std::vector<std::int64_t>{256, 512},
          ParameterStage::compile, "rows of X in a part"},
         {"tile_k",
-         rows_only ? std::vector<std::int64_t>{4096, 1024} : std::vector<std::int64_t>{256, 1024},
+         rows_only ? std::vector<std::int64_t>{4096, 1024} : std::vector<std::int64_t>{2048, 512},
          ParameterStage::compile, "columns of X in a part"},
     };
   }
@@ -90,14 +90,10 @@ class Quantize : public Family {
     return out;
   }
 
-  // In bytes moved, with the time a part costs, and slower instruction sets, on top.
   double predicted_cost(const Problem& p, const Target&, const Variant& v) const override {
-    const double elements = static_cast<double>(p.m.hi) * static_cast<double>(p.k.hi);
     const double copies = p.copies == Copies::both ? 2 : 1;
-    const double parts = static_cast<double>(parts_of(p, v, p.m.hi, p.k.hi).per_entry());
-    return elements * (static_cast<double>(bytes_of(p.a_type)) +
-                       copies * (0.53 + slowness(static_cast<Isa>(v.value("isa"))))) +
-           4096 * parts;
+    const double bytes = static_cast<double>(bytes_of(p.a_type)) + copies * 0.53;
+    return moving_cost(parts_of(p, v, p.m.hi, p.k.hi), bytes, static_cast<Isa>(v.value("isa")));
   }
 };
 
