@@ -205,7 +205,7 @@ Status Database::set_winners(std::span<const Winner> winners) {
   return state().write([&](Connection& c) {
     Status status;
     for (const auto& winner : winners)
-      if (status.ok()) status = rows::insert(c, winner);
+      if (status.ok()) status = rows::insert(c, winner, rows::Existing::replaced);
     return status;
   });
 }

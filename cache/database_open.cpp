@@ -139,30 +139,48 @@ Status Database::State::open_file() {
   Status status = connect();
   if (status.code() == Code::damaged && options.access == Access::read_write &&
       mode == Mode::read_write)
-    status = heal();
+    status = heal(status);
   if (!status.ok()) disconnect();
   return status;
 }
 
+// Who opens holds a shared lock, who moves a damaged file aside the exclusive one: between the
+// moves of log and file nobody may start a new log beside the old file.
 Status Database::State::connect() {
+  if (options.access == Access::read_only) return connect_unlocked();
+  // Looked at before anything is put beside it: a file that is not ours stays as it is, and so does
+  // its folder.
+  Status status = open_own();
+  if (!status.ok()) return status;
+  const auto lock = FileLock::acquire(path + ".lock", 0, options.wait, LockKind::shared);
+  // Where no lock can be had, nothing can be renamed either.
+  if (lock.status().code() == Code::busy) return lock.status();
+  return connect_unlocked();
+}
+
+// Opens the connection and reads the first bytes, no more: not_ours when they are another
+// program's.
+Status Database::State::open_own() {
   disconnect();
   process = getpid();
   mode = Mode::read_write;
-  if (options.access == Access::read_only) return connect_read_only(false);
   auto opened = Connection::open(path, SQLITE_OPEN_READWRITE, options.wait);
   if (!opened.ok()) return opened.status();
   connection = std::move(*opened);
-
   const auto header = schema::read_header(connection);
   if (!header.ok()) return header.status();
-  if (header->identity == schema::Identity::foreign)
-    return {
-        Code::not_ours,
-        fmt::format("{} is not a Quarterturn database and was left untouched; give another path",
-                    path)};
+  if (header->identity != schema::Identity::foreign) return {};
+  return {Code::not_ours,
+          fmt::format("{} is not a Quarterturn database and was left untouched; give another path",
+                      path)};
+}
+
+Status Database::State::connect_unlocked() {
+  if (options.access == Access::read_only) return connect_read_only(false);
+  Status own = open_own();
+  if (!own.ok()) return own;
   if (sqlite3_db_readonly(connection.handle(), "main") == 1) return connect_read_only(false);
-  if (header->identity == schema::Identity::ours_damaged)
-    return {Code::damaged, fmt::format("{} has a damaged header", path)};
+  // A damaged header of ours needs no word here: SQLite refuses the file at the first statement.
 
   // Until the version is known, closing must not write the log back into the file.
   no_checkpoint_on_close(connection, true);
@@ -320,7 +338,7 @@ Status Database::State::write(const Work& work) {
     if (status.ok() && is_current()) return status;
     if (status.ok()) continue;  // the file was moved aside during the commit: write to the new one
     if (status.code() != Code::damaged || mode != Mode::read_write) return status;
-    const Status healed = heal();
+    const Status healed = heal(status);
     if (!healed.ok()) return healed;
   }
   return status.ok() ? Status(Code::busy, fmt::format("{} is being replaced over and over", path))
@@ -331,48 +349,49 @@ Status Database::State::read(const Work& work) {
   const std::lock_guard lock(mutex);
   Status status = run(work, Transaction::Kind::deferred);
   if (status.code() != Code::damaged || mode != Mode::read_write) return status;
-  const Status healed = heal();
+  const Status healed = heal(status);
   if (!healed.ok()) return healed;
   return run(work, Transaction::Kind::deferred);
 }
 
+// After damage was met: whether the file is sound all the same, because the fault was passing.
+bool Database::State::is_sound() {
+  // Not quick_check: an index that does not fit its table fails queries, too.
+  const auto verdict = connection.text("PRAGMA integrity_check(1)");
+  return verdict.ok() && *verdict == "ok" &&
+         schema::check_objects(connection, "main", schema::Extras::allowed).ok();
+}
+
 // Moves a damaged file of ours aside, starts a fresh one and carries over what can still be read.
-Status Database::State::heal() {
-  if (connection) no_checkpoint_on_close(connection, true);
-  disconnect();
-  // In the file's own folder: a lock elsewhere would not be seen by everybody who sees the file.
-  auto lock = FileLock::acquire(path + ".lock", 0, options.wait);
-  if (!lock.ok() && lock.status().code() == Code::busy) return lock.status();
-
-  // Another process may have mended it while this one waited; and a fault may have been passing.
-  Status status = connect();
-  if (status.ok()) {
-    // Not quick_check: an index that does not fit its table fails queries, too.
-    const auto verdict = connection.text("PRAGMA integrity_check(1)");
-    status = verdict.status();
-    if (verdict.ok() && *verdict != "ok") status = {Code::damaged, *verdict};
-    if (status.ok()) status = schema::check_objects(connection, "main", schema::Extras::allowed);
-    if (status.ok()) return {};
+Status Database::State::heal(const Status& damage) {
+  if (connection && is_current() && is_sound()) return connect();
+  std::string moved;
+  {
+    // In the file's own folder: a lock elsewhere would not be seen by everybody who sees the file.
+    const auto lock = FileLock::acquire(path + ".lock", 0, options.wait);
+    if (lock.status().code() == Code::busy) return lock.status();
+    // Another process may have mended it while this one looked and waited.
+    const bool mended = !connection || !is_current();
+    if (connection) no_checkpoint_on_close(connection, true);
+    if (!mended) {
+      disconnect();
+      moved = moved_name(path);
+      // The log first: left beside a fresh file, it would be taken for that one's.
+      for (const char* suffix : {"-wal", "-shm", "-journal", ""})
+        if (rename((path + suffix).c_str(), (moved + suffix).c_str()) != 0 && errno != ENOENT)
+          return system_status(errno, fmt::format("move the damaged {} aside", path));
+    }
+    if (mknod(path.c_str(), S_IFREG | 0600, 0) != 0 && errno != EEXIST)
+      return system_status(errno, fmt::format("create {}", path));
+    Status status = connect_unlocked();
+    if (!status.ok() || moved.empty()) return status;
   }
-  if (status.code() != Code::damaged) return status;
-  if (connection) no_checkpoint_on_close(connection, true);
-  disconnect();
-
-  const std::string moved = moved_name(path);
-  // The log first: left beside a fresh file, it would be replayed into it.
-  for (const char* suffix : {"-wal", "-shm", "-journal", ""})
-    if (rename((path + suffix).c_str(), (moved + suffix).c_str()) != 0 && errno != ENOENT)
-      return system_status(errno, fmt::format("move the damaged {} aside", path));
-  if (mknod(path.c_str(), S_IFREG | 0600, 0) != 0 && errno != EEXIST)
-    return system_status(errno, fmt::format("create {}", path));
-  const std::string fault = status.message();
-  status = connect();
-  if (!status.ok()) return status;
+  // Outside the lock: it may take long, and who works meanwhile only adds rows of his own.
   const auto saved = salvage(moved, connection);
   note(
       fmt::format("the tuning database {} was damaged ({}); it was moved to {} and a fresh one was "
                   "started with {} trials and {} winners saved from it",
-                  path, fault, moved, saved.trials, saved.winners));
+                  path, damage.message(), moved, saved.trials, saved.winners));
   return {};
 }
 

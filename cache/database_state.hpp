@@ -50,10 +50,13 @@ struct Database::State {
   Status make_absolute();
   Status open_file();
   Status connect();
+  Status open_own();
+  Status connect_unlocked();
+  bool is_sound();
   Status connect_read_only(bool newer);
   Status copy_to_memory();
   Status use_write_ahead_log();
-  Status heal();
+  Status heal(const Status& damage);
   bool is_current();
   void disconnect();
 };

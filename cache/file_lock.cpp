@@ -13,7 +13,7 @@
 namespace quarterturn {
 
 Result<FileLock> FileLock::acquire(const std::string& path, std::uint64_t byte,
-                                   std::chrono::milliseconds wait,
+                                   std::chrono::milliseconds wait, LockKind kind,
                                    const std::function<bool()>& give_up) {
   FileLock lock;
   do {
@@ -22,7 +22,7 @@ Result<FileLock> FileLock::acquire(const std::string& path, std::uint64_t byte,
   if (lock.file_ < 0) return system_status(errno, fmt::format("open the lock file {}", path));
 
   struct flock range {};
-  range.l_type = F_WRLCK;
+  range.l_type = kind == LockKind::exclusive ? F_WRLCK : F_RDLCK;
   range.l_whence = SEEK_SET;
   range.l_start = static_cast<off_t>(byte & 0x3fffffffffffffffull);
   range.l_len = 1;

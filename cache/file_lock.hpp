@@ -1,4 +1,4 @@
-// FileLock: an exclusive lock on one byte of a file, which the kernel drops when its owner dies.
+// FileLock: a lock on one byte of a file, which the kernel drops when its owner dies.
 #pragma once
 
 #include <chrono>
@@ -10,6 +10,8 @@
 #include "generator/status.hpp"
 
 namespace quarterturn {
+
+enum class LockKind { exclusive, shared };
 
 /// Between processes and between threads: the lock belongs to the open file, not to the process.
 class FileLock {
@@ -26,6 +28,7 @@ class FileLock {
   /// (interrupted). not_supported: the file system has no such locks.
   static Result<FileLock> acquire(const std::string& path, std::uint64_t byte,
                                   std::chrono::milliseconds wait,
+                                  LockKind kind = LockKind::exclusive,
                                   const std::function<bool()>& give_up = {});
   void release();
 

@@ -275,7 +275,7 @@ Status insert(sqlite::Connection& connection, const Trial& trial) {
   return query.run();
 }
 
-Status insert(sqlite::Connection& connection, const Winner& winner) {
+Status insert(sqlite::Connection& connection, const Winner& winner, Existing existing) {
   Status status = check(winner);
   if (!status.ok()) return status;
   const auto problem = problem_id(connection, winner.problem);
@@ -285,10 +285,12 @@ Status insert(sqlite::Connection& connection, const Winner& winner) {
   const auto env = env_id(connection, *winner.env);
   if (!env.ok()) return env.status();
   return sqlite::Query(connection,
-                       "INSERT OR REPLACE INTO winner(problem_id, target, class, plan_id, env_id, "
-                       "choice, speedup, speedup_low, speedup_high, median_ns, regret, noise, "
-                       "evidence, ties, certificate, decided) "
-                       "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                       std::string(existing == Existing::replaced ? "INSERT OR REPLACE"
+                                                                  : "INSERT OR IGNORE") +
+                           " INTO winner(problem_id, target, class, plan_id, env_id, "
+                           "choice, speedup, speedup_low, speedup_high, median_ns, regret, noise, "
+                           "evidence, ties, certificate, decided) "
+                           "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                        *problem, winner.env->target, winner.env->performance_class, *plan, *env,
                        winner.choice, winner.speedup, winner.speedup_low, winner.speedup_high,
                        winner.median_ns, winner.regret, winner.noise, winner.evidence, winner.ties,

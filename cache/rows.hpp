@@ -25,7 +25,8 @@ Status check(const Winner& winner);
 
 /// A trial whose UUID is there already is left as it is.
 Status insert(sqlite::Connection& connection, const Trial& trial);
-Status insert(sqlite::Connection& connection, const Winner& winner);
+enum class Existing { replaced, kept };
+Status insert(sqlite::Connection& connection, const Winner& winner, Existing existing);
 
 /// FNV-1a over everything but `detail`: finds flipped bits, which SQLite itself does not.
 std::int64_t checksum(const Trial& trial);

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "cache/rows.hpp"
@@ -14,6 +15,28 @@ namespace {
 using sqlite::Connection;
 using sqlite::Query;
 using sqlite::Transaction;
+
+// Writes in short transactions, so that other processes can use the fresh file meanwhile.
+class Batches {
+ public:
+  explicit Batches(Connection& into) : into_(into) {}
+  ~Batches() { finish(); }
+
+  /// Before each insertion.
+  void step() {
+    if (transaction_ && ++rows_ % 500 == 0) finish();
+    if (!transaction_) transaction_.emplace(into_, Transaction::Kind::immediate);
+  }
+  void finish() {
+    if (transaction_) (void)transaction_->commit();
+    transaction_.reset();
+  }
+
+ private:
+  Connection& into_;
+  std::optional<Transaction> transaction_;
+  int rows_ = 0;
+};
 
 // Calls `each` for every row that can be reached from either end. `order`: the columns to sort by,
 // first one first. Rows may come twice; `each` must bear it.
@@ -66,14 +89,14 @@ Salvaged salvage(const std::string& damaged, Connection& into) {
     return true;
   };
 
-  Transaction transaction(into, Transaction::Kind::immediate);
-  if (!transaction.status().ok()) return saved;
+  Batches batches(into);
   const std::string columns = rows::trial_columns("");
   scan(from, fmt::format("SELECT problem_id, plan_id, env_id, {} FROM trial", columns), "rowid",
        "rowid DESC", [&](const Query& row) {
          Trial trial = rows::read_trial(row, 3);
          if (!resolve(row, 0, trial)) return;
          if (rows::checksum(trial) != row.integer(row.columns() - 1)) return;
+         batches.step();
          if (rows::insert(into, trial).ok()) saved.trials += into.changes();
        });
   std::set<std::string> decided;
@@ -95,12 +118,14 @@ Salvaged salvage(const std::string& damaged, Connection& into) {
          winner.ties = row.text(11);
          winner.certificate = row.text(12);
          winner.decided = row.integer(13);
-         if (!rows::insert(into, winner).ok()) return;
+         batches.step();
+         if (!rows::insert(into, winner, rows::Existing::kept).ok()) return;
          decided.insert(winner.problem + '\n' + winner.env->text());
        });
   saved.winners = static_cast<std::int64_t>(decided.size());
   scan(from, "SELECT kind, subject, at, reason FROM tombstone", "kind, subject",
        "kind DESC, subject DESC", [&](const Query& row) {
+         batches.step();
          const Status status =
              Query(into,
                    "INSERT OR IGNORE INTO tombstone(kind, subject, at, reason) VALUES(?, ?, ?, ?)",
@@ -112,6 +137,7 @@ Salvaged salvage(const std::string& damaged, Connection& into) {
   scan(from, fmt::format("SELECT {}, count, first, last, detail FROM quarantine", key), key,
        "subject DESC, problem DESC, target DESC, class DESC, compiler DESC, reason DESC",
        [&](const Query& row) {
+         batches.step();
          const Status status =
              Query(into,
                    "INSERT OR IGNORE INTO quarantine(subject, problem, target, class, compiler, "
@@ -121,7 +147,6 @@ Salvaged salvage(const std::string& damaged, Connection& into) {
                  .run();
          if (status.ok()) saved.quarantined += into.changes();
        });
-  if (!transaction.commit().ok()) return {};
   return saved;
 }
 

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "cache/database.hpp"
+#include "cache/file_lock.hpp"
 #include "cache/rows.hpp"
 #include "tests/cache/fault_vfs.hpp"
 #include "tests/cache/support.hpp"
@@ -294,6 +295,24 @@ TEST_CASE("damage: processes that mend one file at once agree, and no row is los
     if (trial.uuid[15 - 1] >= 0x27) ++mine;  // uuid(10000) and above
   CHECK(mine == 12 * 20);
   CHECK(db->info()->trials == stored - lost + mine);
+}
+
+TEST_CASE("damage: nobody opens the file while another moves it and its log aside") {
+  test::Folder folder;
+  const auto path = folder / "x.db";
+  (void)sound_file(path);
+  DatabaseOptions options;
+  options.fallback = Fallback::none;
+  options.wait = std::chrono::milliseconds(50);
+  auto open_before = Database::open(path, options);
+  REQUIRE(open_before.ok());
+  {
+    const auto mending = FileLock::acquire(path + ".lock", 0, options.wait);
+    REQUIRE(mending.ok());
+    CHECK(Database::open(path, options).status().code() == Code::busy);
+    CHECK(open_before->add_trial(test::trial(1)).ok());  // who has it open goes on
+  }
+  CHECK(Database::open(path, options).ok());
 }
 
 TEST_CASE("damage: a process that has the file open follows when another mends it") {

@@ -57,8 +57,24 @@ TEST_CASE("file_lock.acquire gives up when the caller no longer needs it") {
   test::Folder folder;
   const auto held = FileLock::acquire(folder / "lock", 0, 0ms);
   int asked = 0;
-  const auto second = FileLock::acquire(folder / "lock", 0, 10s, [&] { return ++asked == 3; });
+  const auto second =
+      FileLock::acquire(folder / "lock", 0, 10s, LockKind::exclusive, [&] { return ++asked == 3; });
   CHECK(second.status().code() == Code::interrupted);
   CHECK(asked == 3);
   CHECK(FileLock::acquire(folder / "no/such/folder", 0, 0ms).status().code() == Code::io_error);
+}
+
+TEST_CASE("file_lock.acquire lets many share, and none beside an exclusive owner") {
+  test::Folder folder;
+  const auto path = folder / "lock";
+  auto one = FileLock::acquire(path, 0, 0ms, LockKind::shared);
+  auto two = FileLock::acquire(path, 0, 0ms, LockKind::shared);
+  REQUIRE(one.ok());
+  REQUIRE(two.ok());
+  CHECK(FileLock::acquire(path, 0, 0ms).status().code() == Code::busy);
+  one->release();
+  two->release();
+  const auto alone = FileLock::acquire(path, 0, 0ms);
+  CHECK(alone.ok());
+  CHECK(FileLock::acquire(path, 0, 0ms, LockKind::shared).status().code() == Code::busy);
 }
