@@ -12,6 +12,7 @@ namespace quarterturn {
 namespace {
 
 constexpr std::size_t kMissBatch = 16;
+constexpr std::size_t kMostPlans = 16384;  ///< looked through for one without disabled families
 constexpr std::size_t kHeuristicTries =
     4;  ///< plans, the default first, before the reference kernel
 
@@ -109,7 +110,7 @@ std::vector<Plan> Context::enabled_plans(const Problem& problem, std::size_t lim
   // Which families a plan uses shows only once it is put together.
   for (std::size_t look = 64;; look *= 16) {
     auto all = plans(problem, target, look);
-    const bool complete = all.size() < look;
+    const bool complete = all.size() < look || look >= kMostPlans;
     std::erase_if(all, [this](const Plan& plan) { return is_disabled(plan); });
     if (all.size() > limit) all.resize(limit);
     if (complete || all.size() == limit) return all;

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <sys/statvfs.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -92,23 +93,15 @@ class CpuBackend final : public Backend {
   }
 
   Result<std::shared_ptr<const Kernel>> load(const Binary& binary, const Source& source) override {
-    // Asked of the code, not of the key: a store may have come from another machine.
-    auto made_for = parse_target(binary.target);
-    if (!made_for.ok()) return made_for.status();
-    if (auto status = check_runs_on(*made_for, machine_); !status.ok()) return status;
-    void* object = dlopen(binary.path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (!object) {
-      const char* reason = dlerror();
-      return Status(Code::rejected, fmt::format("{} cannot be loaded: {}", binary.path,
-                                                reason ? reason : "unknown reason"));
-    }
-    void* entry = dlsym(object, source.entry.c_str());
-    if (!entry) {
-      dlclose(object);
-      return Status(Code::rejected, fmt::format("{} has no entry {}", binary.path, source.entry));
-    }
-    return std::shared_ptr<const Kernel>(
-        std::make_shared<LoadedKernel>(object, reinterpret_cast<LoadedKernel::Entry>(entry)));
+    auto kernel = open_object(binary, source.entry);
+    if (kernel.ok() || kernel.status().code() != Code::rejected || !binary.cached || !compiler_)
+      return kernel;
+    // What was stored is not what this machine takes: build it anew, once.
+    auto digest = source_digest(source, device_.target);
+    if (!digest.ok()) return digest.status();
+    store_->remove(code_key(hex(*digest), compiler_->identity()));
+    auto fresh = compile(source);
+    return fresh.ok() ? open_object(*fresh, source.entry) : kernel;
   }
 
   Result<PrebuiltKernel> prebuilt(const Problem& step, const Variant& wanted) override {
@@ -142,6 +135,34 @@ class CpuBackend final : public Backend {
   void set_machine(Target machine) { machine_ = std::move(machine); }
 
  private:
+  Result<std::shared_ptr<const Kernel>> open_object(const Binary& binary,
+                                                    const std::string& entry_name) const {
+    // Asked of the code, not of the key: a store may have come from another machine.
+    auto made_for = parse_target(binary.target);
+    if (!made_for.ok()) return made_for.status();
+    if (auto status = check_runs_on(*made_for, machine_); !status.ok()) return status;
+    void* object = dlopen(binary.path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (!object) {
+      const char* reason = dlerror();
+      const std::string said = reason ? reason : "unknown reason";
+      struct statvfs place {};
+      if (::statvfs(binary.path.c_str(), &place) == 0 && (place.f_flag & ST_NOEXEC) != 0)
+        return Status(Code::io_error,
+                      fmt::format("{} lies on a file system that is mounted noexec, so compiled "
+                                  "kernels cannot be loaded; set QTURN_CODE_CACHE to a folder "
+                                  "elsewhere ({})",
+                                  binary.path, said));
+      return Status(Code::rejected, fmt::format("{} cannot be loaded: {}", binary.path, said));
+    }
+    void* entry = dlsym(object, entry_name.c_str());
+    if (!entry) {
+      dlclose(object);
+      return Status(Code::rejected, fmt::format("{} has no entry {}", binary.path, entry_name));
+    }
+    return std::shared_ptr<const Kernel>(
+        std::make_shared<LoadedKernel>(object, reinterpret_cast<LoadedKernel::Entry>(entry)));
+  }
+
   static CodeKey code_key(const std::string& digest, const std::string& compiler) {
     return {fmt::format("source={}\ncompiler={}", digest, compiler), "so"};
   }

@@ -1,6 +1,7 @@
 #include "runtime/executable.hpp"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <cmath>
 #include <cstring>
@@ -253,6 +254,43 @@ TEST_CASE("executable.code is found the second time, by another back end too") {
   const auto missing =
       Executable::build(*backend, other, *default_plan(other, backend->device().target));
   CHECK(missing.status().code() == Code::no_compiler);
+}
+
+TEST_CASE("executable.stored code that cannot be loaded is built anew") {
+  const test::TemporaryFolder folder;
+  const auto store = std::make_shared<CodeStore>(std::move(*CodeStore::open(folder.file("code"))));
+  cpu::BackendOptions options;
+  options.threads = 1;
+  const auto backend = std::move(*cpu::open_backend(store, options));
+  Problem p;
+  p.op = Op::dequantize;
+  p.m = {0, 8};
+  p.k = Extent::exactly(32);
+  p.a_type = DType::mxfp4;
+  p.a_layout = Layout::plain;
+  p.d_type = DType::f32;
+  const auto& target = backend->device().target;
+  const auto plan = *default_plan(p, target);
+  const auto source =
+      find_family(plan.steps[0].variant.family)->emit(p, target, plan.steps[0].variant);
+  const CodeKey key{fmt::format("source={}\ncompiler={}", hex(*source_digest(source, target)),
+                                backend->device().compiler),
+                    "so"};
+  const auto planted = store->get_or_build(key, [&](const std::string& output) -> Result<CodeInfo> {
+    std::ofstream(output) << "sound by its checksum, but no shared object";
+    CodeInfo info;
+    info.target = target.key();
+    return info;
+  });
+  REQUIRE(planted.ok());
+  REQUIRE(backend->compile(source)->cached);
+  const auto executable = Executable::build(*backend, p, plan);
+  CHECK_MESSAGE(executable.ok(), executable.status().message());
+
+  // Code for a CPU that has more than this one is refused before it is opened.
+  Binary foreign = *backend->compile(source);
+  foreign.target = "x86-64-v4:made_up_feature";
+  CHECK(backend->load(foreign, source).status().code() == Code::not_supported);
 }
 
 TEST_CASE("executable.a narrower target than the machine's") {
