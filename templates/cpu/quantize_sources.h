@@ -191,11 +191,11 @@ QT_CPU_NOINLINE void quantize_panels(const Config& config, const Copy& copy, con
 /// order. Panels need none: there, lanes are neighbours.
 template <class Isa, i64 depth>
 struct BlockStage {
-  alignas(64) u8 codes[Isa::lanes][depth * 32];
-  alignas(64) u8 scales[Isa::lanes][depth * 8];
+  alignas(64) u8 codes[Isa::lanes * depth * 32];
+  alignas(64) u8 scales[Isa::lanes * depth * 8];
 
   Destination destination(Layout layout) {
-    return {layout, codes[0], scales[0], depth * 16, depth, depth};
+    return {layout, codes, scales, depth * 16, depth, depth};
   }
   /// Fetches the lines that flush will write.
   QT_CPU_INLINE void announce(const Destination& to, i64 row, i64 block, int rows) {
@@ -225,13 +225,13 @@ struct BlockStage {
       u8* to_codes = to.codes + (row + i) * code_pitch + block * code_size;
       u8* to_scales = to.scales + (row + i) * scale_pitch + block * scale_size;
       if (count == depth) {
-        copy_bytes<depth * code_size>(to_codes, codes[0] + i * depth * code_size);
-        copy_bytes<depth * scale_size>(to_scales, scales[0] + i * depth * scale_size);
+        copy_bytes<depth * code_size>(to_codes, codes + i * depth * code_size);
+        copy_bytes<depth * scale_size>(to_scales, scales + i * depth * scale_size);
       } else {
         for (i64 j = 0; j < count * code_size; ++j)
-          to_codes[j] = codes[0][i * depth * code_size + j];
+          to_codes[j] = codes[i * depth * code_size + j];
         for (i64 j = 0; j < count * scale_size; ++j)
-          to_scales[j] = scales[0][i * depth * scale_size + j];
+          to_scales[j] = scales[i * depth * scale_size + j];
       }
     }
   }
