@@ -57,20 +57,35 @@ std::string moved_name(const std::string& path) {
   return name;
 }
 
-void no_checkpoint_on_close(Connection& connection, bool on) {
-  sqlite3_db_config(connection.handle(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, on ? 1 : 0, nullptr);
-}
-
 }  // namespace
 
 Database::State::~State() { disconnect(); }
 
 void Database::State::disconnect() {
   // A forked child must not close what it shares with its parent.
-  if (process != 0 && process != getpid())
+  if (process != 0 && process != getpid()) {
     connection.abandon();
-  else
-    connection.close();
+    return;
+  }
+  if (!connection) return;
+  FileLock lock;
+  if (closing == Closing::writes_back) {
+    // The last one to close deletes the log by its name. While a damaged file is moved aside, that
+    // could be the log of the fresh one.
+    auto shared = FileLock::acquire(path + ".lock", 0, options.wait, LockKind::shared);
+    if (shared.ok())
+      lock = std::move(*shared);
+    else
+      set_closing(Closing::leaves_log);
+  }
+  connection.close();
+  closing = Closing::leaves_log;
+}
+
+void Database::State::set_closing(Closing value) {
+  closing = value;
+  sqlite3_db_config(connection.handle(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE,
+                    value == Closing::leaves_log ? 1 : 0, nullptr);
 }
 
 Status Database::State::open_memory() {
@@ -183,7 +198,7 @@ Status Database::State::connect_unlocked() {
   // A damaged header of ours needs no word here: SQLite refuses the file at the first statement.
 
   // Until the version is known, closing must not write the log back into the file.
-  no_checkpoint_on_close(connection, true);
+  set_closing(Closing::leaves_log);
   const auto version = connection.integer("PRAGMA user_version");
   if (!version.ok()) return version.status();
   if (*version > schema::version) return connect_read_only(true);
@@ -191,7 +206,7 @@ Status Database::State::connect_unlocked() {
     Status status = schema::migrate(connection, schema::steps());
     if (!status.ok()) return status;
   }
-  no_checkpoint_on_close(connection, false);
+  set_closing(Closing::writes_back);
   Status status = use_write_ahead_log();
   if (status.ok()) status = schema::check_tables(connection);
   return status;
@@ -229,6 +244,7 @@ Status Database::State::connect_read_only(bool newer) {
     auto opened = Connection::open(name, flags | SQLITE_OPEN_READONLY, options.wait);
     if (!opened.ok()) return opened.status();
     connection = std::move(*opened);
+    set_closing(Closing::leaves_log);
     const auto header = schema::read_header(connection);
     if (!header.ok()) return header.status();
     if (header->identity != schema::Identity::ours)
@@ -372,9 +388,9 @@ Status Database::State::heal(const Status& damage) {
     if (lock.status().code() == Code::busy) return lock.status();
     // Another process may have mended it while this one looked and waited.
     const bool mended = !connection || !is_current();
-    if (connection) no_checkpoint_on_close(connection, true);
+    if (connection) set_closing(Closing::leaves_log);
+    disconnect();
     if (!mended) {
-      disconnect();
       moved = moved_name(path);
       // The log first: left beside a fresh file, it would be taken for that one's.
       for (const char* suffix : {"-wal", "-shm", "-journal", ""})

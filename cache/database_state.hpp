@@ -59,6 +59,11 @@ struct Database::State {
   Status heal(const Status& damage);
   bool is_current();
   void disconnect();
+
+  /// What closing does with the write-ahead log.
+  enum class Closing { writes_back, leaves_log };
+  Closing closing = Closing::leaves_log;
+  void set_closing(Closing value);
 };
 
 }  // namespace quarterturn
