@@ -228,8 +228,7 @@ struct BlockStage {
         copy_bytes<depth * code_size>(to_codes, codes + i * depth * code_size);
         copy_bytes<depth * scale_size>(to_scales, scales + i * depth * scale_size);
       } else {
-        for (i64 j = 0; j < count * code_size; ++j)
-          to_codes[j] = codes[i * depth * code_size + j];
+        for (i64 j = 0; j < count * code_size; ++j) to_codes[j] = codes[i * depth * code_size + j];
         for (i64 j = 0; j < count * scale_size; ++j)
           to_scales[j] = scales[i * depth * scale_size + j];
       }
