@@ -143,7 +143,7 @@ Status bind_packed(const qturn_operand& given, const Slot& slot, Which which, st
                               "one batch entry");
         !s.ok())
       return s;
-    bytes.codes += (batch - 1) * (given.batch_stride / 2);
+    bytes.codes += (batch - 1) * given.batch_stride / elements_per_byte(slot.layout);
     t.batch_stride = given.batch_stride;
   } else {
     bytes.codes *= batch;
@@ -153,7 +153,7 @@ Status bind_packed(const qturn_operand& given, const Slot& slot, Which which, st
                               t.scale_batch_stride, "one batch entry");
         !s.ok())
       return s;
-    bytes.scales += (batch - 1) * given.scale_batch_stride;
+    bytes.scales += (batch - 1) * given.scale_batch_stride * bytes_per_scale(slot.layout);
     t.scale_batch_stride = given.scale_batch_stride;
   } else {
     bytes.scales *= batch;

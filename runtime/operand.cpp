@@ -1,9 +1,7 @@
 #include "runtime/operand.hpp"
 
 namespace quarterturn {
-namespace {
 
-// Batch strides count elements of codes and the layout's units of scales.
 std::int64_t elements_per_byte(Layout layout) {
   switch (layout) {
     case Layout::e5m2:
@@ -21,20 +19,19 @@ std::int64_t elements_per_byte(Layout layout) {
   return 2;
 }
 
-}  // namespace
+std::int64_t bytes_per_scale(Layout layout) { return layout == Layout::int8_blocks ? 8 : 1; }
 
 qt_tensor packed_operand(Layout layout, std::int64_t rows, std::int64_t k, std::int64_t padding,
                          void* codes, void* scales) {
   const std::int64_t padded = round_up(k, padding);
   const OperandBytes bytes = operand_bytes(layout, rows, k, padding);
-  const std::int64_t scale_bytes = layout == Layout::int8_blocks ? 8 : 1;
   qt_tensor out{};
   out.data = codes;
   out.scales = scales;
   out.ld = padded;
   out.scale_ld = padded / 32;
   out.batch_stride = bytes.codes * elements_per_byte(layout);
-  out.scale_batch_stride = bytes.scales / scale_bytes;
+  out.scale_batch_stride = bytes.scales / bytes_per_scale(layout);
   return out;
 }
 

@@ -9,6 +9,11 @@
 
 namespace quarterturn {
 
+/// Strides count elements of codes (two a byte, or one), and the layout's units of scales (bytes,
+/// or the 8-byte records of int8_blocks).
+std::int64_t elements_per_byte(Layout layout);
+std::int64_t bytes_per_scale(Layout layout);
+
 /// A tightly packed MXFP4 operand of `rows` x `k` elements, k padded to `padding`, for one or more
 /// batch entries behind each other.
 qt_tensor packed_operand(Layout layout, std::int64_t rows, std::int64_t k, std::int64_t padding,

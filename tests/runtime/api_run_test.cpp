@@ -2,6 +2,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <thread>
 
@@ -77,6 +78,95 @@ TEST_CASE("qturn_run.run to run, and however the batch is split, the same bits")
       CHECK(joined == whole.d);
     }
   }
+}
+
+TEST_CASE("qturn_run.a batch is its entries one by one, tight or strided") {
+  const Options options;
+  const auto context = make_context(options);
+  auto problem = linear(8, 16, 64);
+  problem.batch = {1, 3};
+  const auto plan = prepare(context, problem);
+  const auto a = values(3 * 8 * 64, 1), b = values(3 * 16 * 64, 2);
+  std::vector<float> joined;
+  for (std::ptrdiff_t i = 0; i < 3; ++i) {
+    const std::vector<float> a_i(a.begin() + i * 512, a.begin() + (i + 1) * 512);
+    const std::vector<float> b_i(b.begin() + i * 1024, b.begin() + (i + 1) * 1024);
+    Run run(plan, 8, 16, a_i);
+    run.args.b = f32(b_i);
+    REQUIRE_MESSAGE(qturn_run(plan.get(), &run.args) == QTURN_OK, qturn_last_error());
+    joined.insert(joined.end(), run.d.begin(), run.d.end());
+  }
+  Run tight(plan, 8, 3 * 16, a);
+  tight.args.batch = 3;
+  tight.args.b = f32(b);
+  REQUIRE_MESSAGE(qturn_run(plan.get(), &tight.args) == QTURN_OK, qturn_last_error());
+  CHECK(tight.d == joined);
+
+  std::vector<float> apart(3 * 600);
+  for (std::ptrdiff_t i = 0; i < 3; ++i)
+    std::copy_n(a.begin() + i * 512, 512, apart.begin() + i * 600);
+  Run strided(plan, 8, 3 * 16, apart);
+  strided.args.batch = 3;
+  strided.args.a.batch_stride = 600;
+  strided.args.b = f32(b);
+  REQUIRE_MESSAGE(qturn_run(plan.get(), &strided.args) == QTURN_OK, qturn_last_error());
+  CHECK(strided.d == joined);
+  strided.args.a.batch_stride = 511;
+  CHECK(qturn_run(plan.get(), &strided.args) == QTURN_INVALID_ARGUMENT);
+  CHECK(std::string(qturn_last_error()).find("a.batch_stride = 511") != std::string::npos);
+}
+
+TEST_CASE("qturn_run.quantised copies round-trip through every op that reads them") {
+  // quantize -> dequantize, and quantize -> pack -> gemm equals hadamard_gemm.
+  const Options options;
+  const auto context = make_context(options);
+  const auto a = values(8 * 64, 1), b = values(16 * 64, 2);
+  const auto quantized = [&](const std::vector<float>& x, int64_t rows, std::vector<char>& codes,
+                             std::vector<char>& scales) {
+    auto p = linear(16, 0, 64);
+    p.op = QTURN_OP_QUANTIZE;
+    p.n = {0, 0};
+    p.b_type = QTURN_TYPE_NONE;
+    p.d_type = QTURN_MXFP4;
+    const auto plan = prepare(context, p);
+    qturn_args args;
+    qturn_args_init(&args);
+    args.m = rows;
+    args.a = f32(x);
+    REQUIRE(qturn_plan_operand(plan.get(), QTURN_OPERAND_D, &args.d) == QTURN_OK);
+    codes.resize(args.d.data_bytes);
+    scales.resize(args.d.scales_bytes);
+    args.d.data = codes.data();
+    args.d.scales = scales.data();
+    REQUIRE_MESSAGE(qturn_run(plan.get(), &args) == QTURN_OK, qturn_last_error());
+    return args.d;
+  };
+  std::vector<char> a_codes, a_scales, b_codes, b_scales;
+  const auto qa = quantized(a, 8, a_codes, a_scales), qb = quantized(b, 16, b_codes, b_scales);
+
+  const auto whole = prepare(context, linear(16, 16, 64));
+  Run expected(whole, 8, 16, a);
+  expected.args.b = f32(b);
+  REQUIRE(qturn_run(whole.get(), &expected.args) == QTURN_OK);
+
+  auto p = linear(16, 16, 64, QTURN_MXFP4);
+  p.op = QTURN_OP_GEMM;
+  p.a_type = QTURN_MXFP4;
+  p.a_layout = p.b_layout = QTURN_LAYOUT_PLAIN;
+  const auto plan = prepare(context, p);
+  Run run(plan, 8, 16, a);
+  run.args.a = qa;
+  run.args.b = qb;
+  REQUIRE_MESSAGE(qturn_run(plan.get(), &run.args) == QTURN_OK, qturn_last_error());
+  CHECK(run.d == expected.d);
+
+  // The same B as a weight: packed from its plain codes.
+  const auto by_weight = prepare(context, linear(16, 16, 64, QTURN_MXFP4));
+  const auto weight = pack(by_weight, qb);
+  Run third(by_weight, 8, 16, a);
+  third.args.weight = weight.get();
+  REQUIRE(qturn_run(by_weight.get(), &third.args) == QTURN_OK);
+  CHECK(third.d == expected.d);
 }
 
 TEST_CASE("qturn_run.many threads share a plan, and another context serves beside") {
