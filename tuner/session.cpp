@@ -27,7 +27,7 @@ Result<FileLock> device_lock(const Context& context, const std::function<bool()>
   const auto byte = static_cast<std::uint64_t>(context.backend().device().ordinal) * 4 +
                     static_cast<std::uint64_t>(context.backend().device().target.vendor);
   return FileLock::acquire(context.code_store()->folder() + "/tuning.lock", byte,
-                           std::chrono::hours(24), interrupted);
+                           std::chrono::hours(24), LockKind::exclusive, interrupted);
 }
 
 // The time is over: the default is the answer until a later run finds a better one.
