@@ -70,6 +70,10 @@ struct Launch {
   std::int64_t shared_bytes = 0;  ///< dynamic
   std::array<TensorMap, 6> maps{};
   std::uint32_t map_count = 0;
+  /// `early`: may start before the kernel before it in the stream has ended, and waits itself
+  /// before it touches what that one writes or reads.
+  enum class Start { in_order, early };
+  Start start = Start::in_order;
 };
 
 /// A call's sizes, inside the Extents of its Problem.
@@ -115,6 +119,16 @@ class Family {
     return 0;
   }
 
+  /// The exact kernel that must follow a variant which leaves rows out of its window alone; most
+  /// families have no window. It reads the same operands.
+  virtual std::optional<Variant> stand_in(const Problem&, const Variant&) const { return {}; }
+
+  /// How far a product may lie from the exact one, whatever the data, as a multiple of
+  /// |alpha| sum |a b| + |beta c| + |bias|, before D's own rounding. Here: sums in binary32.
+  virtual double relative_error(const Problem&, const Variant&, std::int64_t k) const {
+    return (static_cast<double>(k) + 8) * 0x1p-24;
+  }
+
   /// A relative cost from an analytic model, to order candidates; smaller is better. Never a
   /// measurement.
   virtual double predicted_cost(const Problem& problem, const Target& target,
@@ -152,6 +166,8 @@ Status check_plan(const Problem& problem, const Target& target, const Plan& plan
 /// Where a plan's intermediate operands lie in the caller's workspace, for given sizes.
 struct Workspace {
   std::int64_t a_codes = 0, a_scales = 0, b_codes = 0, b_scales = 0, kernel = 0;  ///< byte offsets
+  /// Of an operand that is quantised into layout plain and packed from there, A's first, then B's.
+  std::int64_t plain_codes = 0, plain_scales = 0;
   std::int64_t bytes = 0;
 };
 Workspace workspace_of(const Problem& problem, const Target& target, const Plan& plan,

@@ -11,7 +11,8 @@
 //                correction of the dot product (CPU A operand; templates/cpu/layouts.h)
 //   panel16      panels of 16 rows; for each block of K 256 bytes of codes in the order in which a
 //                dot product by fours takes them, and in the scales array 16 bytes (CPU weights)
-//   permuted     packed 4-bit codes permuted for register decoding (NVIDIA weights)
+//   permuted     packed 4-bit codes in the order in which Hopper's tensor cores take them from
+//                registers, rows padded to 64 and K to 128 (weights; templates/cuda/permuted.h)
 //
 // Layouts other than plain are always tightly packed: kernels do not read qt_tensor's ld there.
 // A batch stride still counts elements (and scales: bytes, or the 8-byte records of int8_blocks).

@@ -11,33 +11,42 @@ namespace {
 
 bool multiplies(Op op) { return op == Op::gemm || op == Op::hadamard_gemm; }
 
-// An operand that some step must bring into the layout that the GEMM kernel reads.
+DType type_of(const Problem& p, bool is_b) { return is_b ? p.b_type : p.a_type; }
+
+// What a step leaves of an operand: MXFP4 [rows, k] in a layout.
 Problem operand_problem(const Problem& p, bool is_b, Layout wanted) {
   Problem step;
-  const Extent rows = is_b ? p.n : p.m;
-  const DType type = is_b ? p.b_type : p.a_type;
-  const Major major = is_b ? p.b_major : p.a_major;
-  step.op = type == DType::mxfp4 ? Op::pack : Op::quantize;
   step.role = p.role;
   step.batch = p.batch;
-  step.a_type = type;
   step.d_type = DType::mxfp4;
-  step.a_layout = type == DType::mxfp4 ? (is_b ? p.b_layout : p.a_layout) : Layout::chosen;
   step.d_layout = wanted;
   step.rotation = p.rotation;
-  step.m = rows;
+  step.m = is_b ? p.n : p.m;
   step.k = p.k;
-  if (type != DType::mxfp4) {
-    step.signs = p.signs;
-    step.scale_rule = p.scale_rule;
-    step.scale_block = p.scale_block;
-    step.a_rounding = is_b ? p.b_rounding : p.a_rounding;
-    step.biased = p.biased;
-    if (major == Major::rows) {
-      step.copies = Copies::columns;
-      std::swap(step.m, step.k);
-    }
+  return step;
+}
+
+Problem quantize_problem(const Problem& p, bool is_b, Layout wanted) {
+  Problem step = operand_problem(p, is_b, wanted);
+  step.op = Op::quantize;
+  step.a_type = type_of(p, is_b);
+  step.signs = p.signs;
+  step.scale_rule = p.scale_rule;
+  step.scale_block = p.scale_block;
+  step.a_rounding = is_b ? p.b_rounding : p.a_rounding;
+  step.biased = p.biased;
+  if ((is_b ? p.b_major : p.a_major) == Major::rows) {
+    step.copies = Copies::columns;
+    std::swap(step.m, step.k);
   }
+  return step;
+}
+
+Problem pack_problem(const Problem& p, bool is_b, Layout from, Layout wanted) {
+  Problem step = operand_problem(p, is_b, wanted);
+  step.op = Op::pack;
+  step.a_type = DType::mxfp4;
+  step.a_layout = from;
   return step;
 }
 
@@ -52,29 +61,58 @@ Problem multiply_problem(const Problem& p, Layout a_layout, Layout b_layout) {
   return step;
 }
 
+// How a high-precision operand becomes what the GEMM reads: in one kernel, or quantised into layout
+// plain and packed from there.
+enum class Route { direct, by_plain };
+
 // The steps that solve `p` when `gemm` does the multiplication: what must run before it, and on
 // what.
 struct Skeleton {
   std::vector<std::pair<StepKind, Problem>> before;
-  const Family* gemm = nullptr;
-  Variant gemm_variant;
+  std::optional<Variant> stand_in;
 };
 
-Skeleton skeleton(const Problem& p, const Family& gemm, const Variant& variant) {
+void append_operand(const Problem& p, bool is_b, Layout wanted, Route route, Skeleton& out) {
+  const auto quantize = is_b ? StepKind::quantize_b : StepKind::quantize_a;
+  const auto pack = is_b ? StepKind::pack_b : StepKind::pack_a;
+  const Layout given = is_b ? p.b_layout : p.a_layout;
+  if (type_of(p, is_b) == DType::mxfp4) {
+    if (given != Layout::chosen && given != wanted)
+      out.before.emplace_back(pack, pack_problem(p, is_b, given, wanted));
+  } else if (p.op != Op::hadamard_gemm) {
+    return;  // weight-only: A stays as it is
+  } else if (route == Route::direct) {
+    out.before.emplace_back(quantize, quantize_problem(p, is_b, wanted));
+  } else {
+    out.before.emplace_back(quantize, quantize_problem(p, is_b, Layout::plain));
+    out.before.emplace_back(pack, pack_problem(p, is_b, Layout::plain, wanted));
+  }
+}
+
+Skeleton skeleton(const Problem& p, const Family& gemm, const Variant& variant, Route a, Route b) {
   Skeleton out;
-  out.gemm = &gemm;
-  out.gemm_variant = variant;
-  const Layout a = gemm.a_layout(p, variant);
-  const Layout b = gemm.b_layout(p, variant);
-  if (p.op == Op::hadamard_gemm)
-    out.before.emplace_back(StepKind::quantize_a, operand_problem(p, false, a));
-  else if (p.a_type == DType::mxfp4 && p.a_layout != Layout::chosen && p.a_layout != a)
-    out.before.emplace_back(StepKind::pack_a, operand_problem(p, false, a));
-  if (p.b_type != DType::mxfp4)
-    out.before.emplace_back(StepKind::quantize_b, operand_problem(p, true, b));
-  else if (p.b_layout != Layout::chosen && p.b_layout != b)
-    out.before.emplace_back(StepKind::pack_b, operand_problem(p, true, b));
+  const Layout a_layout = gemm.a_layout(p, variant), b_layout = gemm.b_layout(p, variant);
+  append_operand(p, false, a_layout, a, out);
+  append_operand(p, true, b_layout, b, out);
+  out.stand_in = gemm.stand_in(multiply_problem(p, a_layout, b_layout), variant);
   return out;
+}
+
+Route route_of(const Plan& plan, bool is_b) {
+  const bool both = plan.find(is_b ? StepKind::quantize_b : StepKind::quantize_a) &&
+                    plan.find(is_b ? StepKind::pack_b : StepKind::pack_a);
+  return both ? Route::by_plain : Route::direct;
+}
+
+// The direct route, unless no family takes it.
+Route route_for(const Problem& p, const Target& t, bool is_b, Layout wanted) {
+  if (wanted == Layout::plain || type_of(p, is_b) == DType::mxfp4) return Route::direct;
+  const Problem direct = quantize_problem(p, is_b, wanted);
+  const auto all = families();
+  const bool taken = std::any_of(all.begin(), all.end(), [&](const Family* family) {
+    return family->vendor() == t.vendor && family->refuses(direct, t).empty();
+  });
+  return taken ? Route::direct : Route::by_plain;
 }
 
 std::vector<Variant> accepted(const Problem& p, const Target& t, const Family& family,
@@ -116,7 +154,12 @@ void append_unique(std::vector<Plan>& out, Plan plan) {
 // varied.
 void append_gemm_plans(const Problem& p, const Target& t, const Choice& gemm, std::size_t limit,
                        std::vector<std::string>* reasons, std::vector<Plan>& out) {
-  const auto bones = skeleton(p, *gemm.family, gemm.variant);
+  const auto route = [&](bool is_b) {
+    return route_for(
+        p, t, is_b,
+        is_b ? gemm.family->b_layout(p, gemm.variant) : gemm.family->a_layout(p, gemm.variant));
+  };
+  const auto bones = skeleton(p, *gemm.family, gemm.variant, route(false), route(true));
   std::vector<std::vector<Choice>> options;
   for (const auto& [kind, problem] : bones.before) {
     options.push_back(choices(problem, t, reasons));
@@ -127,6 +170,7 @@ void append_gemm_plans(const Problem& p, const Target& t, const Choice& gemm, st
     for (std::size_t i = 0; i < options.size(); ++i)
       plan.steps.push_back({bones.before[i].first, options[i][i == varied ? index : 0].variant});
     plan.steps.push_back({StepKind::gemm, gemm.variant});
+    if (bones.stand_in) plan.steps.push_back({StepKind::stand_in, *bones.stand_in});
     return plan;
   };
   append_unique(out, assemble(options.size(), 0));
@@ -192,9 +236,14 @@ Problem step_problem(const Problem& problem, const Target&, const Plan& plan, St
   if (!family) return problem;
   const Layout a = family->a_layout(problem, gemm->variant);
   const Layout b = family->b_layout(problem, gemm->variant);
-  if (kind == StepKind::gemm) return multiply_problem(problem, a, b);
+  if (kind == StepKind::gemm || kind == StepKind::stand_in) return multiply_problem(problem, a, b);
   const bool is_b = kind == StepKind::quantize_b || kind == StepKind::pack_b;
-  return operand_problem(problem, is_b, is_b ? b : a);
+  const Layout wanted = is_b ? b : a;
+  const bool by_plain = route_of(plan, is_b) == Route::by_plain;
+  if (kind == StepKind::quantize_a || kind == StepKind::quantize_b)
+    return quantize_problem(problem, is_b, by_plain ? Layout::plain : wanted);
+  const Layout given = is_b ? problem.b_layout : problem.a_layout;
+  return pack_problem(problem, is_b, by_plain ? Layout::plain : given, wanted);
 }
 
 Status check_plan(const Problem& problem, const Target& target, const Plan& plan) {
@@ -218,14 +267,23 @@ Status check_plan(const Problem& problem, const Target& target, const Plan& plan
     return Status(Code::invalid_argument,
                   fmt::format("plan '{}' has no GEMM and is not one kernel", plan.text()));
   }
-  const auto bones = skeleton(problem, *find_family(gemm->variant.family), gemm->variant);
-  if (bones.before.size() + 1 != plan.steps.size())
+  const auto bones = skeleton(problem, *find_family(gemm->variant.family), gemm->variant,
+                              route_of(plan, false), route_of(plan, true));
+  std::vector<StepKind> kinds;
+  for (const auto& [kind, part] : bones.before) kinds.push_back(kind);
+  kinds.push_back(StepKind::gemm);
+  if (bones.stand_in) kinds.push_back(StepKind::stand_in);
+  if (kinds.size() != plan.steps.size())
     return Status(Code::invalid_argument,
                   fmt::format("plan '{}' does not have the steps this problem needs", plan.text()));
-  for (std::size_t i = 0; i < bones.before.size(); ++i)
-    if (plan.steps[i].kind != bones.before[i].first)
+  for (std::size_t i = 0; i < kinds.size(); ++i)
+    if (plan.steps[i].kind != kinds[i])
       return Status(Code::invalid_argument,
                     fmt::format("plan '{}' has its steps in another order", plan.text()));
+  if (bones.stand_in && plan.steps.back().variant != *bones.stand_in)
+    return Status(Code::invalid_argument,
+                  fmt::format("'{}' must be followed by '{}', its exact stand-in",
+                              gemm->variant.text(), bones.stand_in->text()));
   return {};
 }
 
@@ -254,6 +312,16 @@ Workspace workspace_of(const Problem& problem, const Target& target, const Plan&
       out.b_scales = reserve(bytes.scales * sizes.batch);
     }
   }
+  OperandBytes plain;
+  for (const bool is_b : {false, true})
+    if (route_of(plan, is_b) == Route::by_plain) {
+      const auto bytes =
+          operand_bytes(Layout::plain, is_b ? sizes.n : sizes.m, sizes.k, padding_unit(problem));
+      plain.codes = std::max(plain.codes, bytes.codes * sizes.batch);
+      plain.scales = std::max(plain.scales, bytes.scales * sizes.batch);
+    }
+  out.plain_codes = reserve(plain.codes);
+  out.plain_scales = reserve(plain.scales);
   std::int64_t scratch = 0;
   for (const auto& step : plan.steps)
     if (const Family* f = find_family(step.variant.family))

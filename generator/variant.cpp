@@ -8,8 +8,8 @@
 namespace quarterturn {
 namespace {
 
-constexpr std::array<std::string_view, 6> step_names = {"quantize_a", "quantize_b", "pack_a",
-                                                        "pack_b",     "gemm",       "whole"};
+constexpr std::array<std::string_view, 7> step_names = {
+    "quantize_a", "quantize_b", "pack_a", "pack_b", "gemm", "whole", "stand_in"};
 
 template <class Int>
 bool parse_integer(std::string_view text, Int& out) {
@@ -86,6 +86,11 @@ const Step* Plan::find(StepKind kind) const {
   for (const auto& step : steps)
     if (step.kind == kind) return &step;
   return nullptr;
+}
+
+const Step& Plan::main_step() const {
+  const Step* gemm = find(StepKind::gemm);
+  return gemm ? *gemm : steps.back();
 }
 
 Result<Plan> parse_plan(std::string_view text) {

@@ -30,7 +30,8 @@ struct Variant {
 Result<Variant> parse_variant(std::string_view text);
 
 /// The kernels that together solve a Problem, in the order in which they run.
-enum class StepKind { quantize_a, quantize_b, pack_a, pack_b, gemm, whole };
+/// `stand_in` computes exactly what the GEMM before it had to leave alone.
+enum class StepKind { quantize_a, quantize_b, pack_a, pack_b, gemm, whole, stand_in };
 
 struct Step {
   StepKind kind = StepKind::whole;
@@ -48,6 +49,8 @@ struct Plan {
   /// hold.
   std::string text() const;
   const Step* find(StepKind kind) const;
+  /// The step whose kernel decides the operands' layouts: the GEMM, or the only one.
+  const Step& main_step() const;
 };
 
 Result<Plan> parse_plan(std::string_view text);

@@ -30,10 +30,10 @@ std::shared_ptr<Executable> Executable::outline(const Backend& backend, const Pr
   out->padding_ = padding_unit(problem);
   out->workspace_ = workspace_of(problem, target, out->plan_,
                                  {problem.m.hi, problem.n.hi, problem.k.hi, problem.batch.hi});
-  const Step& last = out->plan_.steps.back();
-  const Family& family = *find_family(last.variant.family);
-  out->a_packed_ = family.a_layout(problem, last.variant);
-  out->b_packed_ = family.b_layout(problem, last.variant);
+  const Step& main = out->plan_.main_step();
+  const Family& family = *find_family(main.variant.family);
+  out->a_packed_ = family.a_layout(problem, main.variant);
+  out->b_packed_ = family.b_layout(problem, main.variant);
   // What the caller hands in: as the problem gives it, or as the multiplying kernel reads it.
   const auto read_as = [](Layout given, Layout packed) {
     return given == Layout::chosen ? packed : given;
@@ -109,17 +109,26 @@ qt_args Executable::step_args(const LoadedStep& step, const qt_args& args,
     return packed_operand(b_packed_, args.n, args.k, padding_, scratch + workspace_.b_codes,
                           scratch + workspace_.b_scales);
   };
+  // An operand that is quantised into layout plain and packed from there.
+  const auto plain = [&](std::int64_t rows) {
+    return packed_operand(Layout::plain, rows, args.k, padding_, scratch + workspace_.plain_codes,
+                          scratch + workspace_.plain_scales);
+  };
   switch (step.kind) {
     case StepKind::whole:
       return out;
     case StepKind::gemm:
+    case StepKind::stand_in:
       if (plan_.find(StepKind::quantize_a) || plan_.find(StepKind::pack_a)) out.a = packed_a();
       if (plan_.find(StepKind::quantize_b) || plan_.find(StepKind::pack_b)) out.b = packed_b();
       return out;
     case StepKind::quantize_a:
-    case StepKind::pack_a:
-      out.d = packed_a();
+      out.d = plan_.find(StepKind::pack_a) ? plain(args.m) : packed_a();
       out.operand = 0;
+      break;
+    case StepKind::pack_a:
+      if (plan_.find(StepKind::quantize_a)) out.a = plain(args.m);
+      out.d = packed_a();
       break;
     case StepKind::quantize_b:
     case StepKind::pack_b:
@@ -128,6 +137,8 @@ qt_args Executable::step_args(const LoadedStep& step, const qt_args& args,
       out.m = args.n;
       out.operand = 1;
       out.row0 = row0_b;
+      if (plan_.find(StepKind::quantize_b) && plan_.find(StepKind::pack_b))
+        (step.kind == StepKind::quantize_b ? out.d : out.a) = plain(args.n);
       break;
   }
   out.n = 0;

@@ -28,6 +28,12 @@ void ConfigText::dimension(std::string_view name, const Extent& extent) {
              fmt::format("given at run time: {} to {}", extent.lo, extent.hi));
 }
 
+void ConfigText::descale(const Problem& problem) {
+  const bool ts34 = problem.scale_rule == ScaleRule::ts34;
+  constant("float", "descale", ts34 ? "16.0f / 9.0f" : "1.0f",
+           ts34 ? "takes 3/4 of TS34 out of both operands" : "the scale rule needs no factor");
+}
+
 Source ConfigText::source(const Problem& problem, const Target& target, const Variant& variant,
                           std::string_view text, std::string_view function,
                           const EntryShape& entry) const {

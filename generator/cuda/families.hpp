@@ -11,6 +11,11 @@ const Family& quantize();
 const Family& gemm_e5m2();
 const Family& gemm_int8();
 const Family& gemm_mma();
+const Family& stand_in();
+const Family& gemm_packed();
+const Family& pack();
+const Family& dequantize();
+const Family& hadamard();
 
 std::vector<const Family*> families();
 

@@ -5,20 +5,22 @@
 #include <algorithm>
 
 #include "generator/cuda/config_text.hpp"
+#include "generator/cuda/expanded.hpp"
 #include "generator/cuda/families.hpp"
 
 namespace quarterturn::cuda {
 namespace {
 
 constexpr std::int64_t kBand = 256;        // rows whose work blocks take together
-constexpr std::int64_t kTileColumns = 64;  // columns of a column-wise tile
+constexpr std::int64_t kBandColumns = 64;  // columns of a column-wise tile of a band
+// Of quantize_tiles.h.
+constexpr std::int64_t kTileRows = 128, kTileColumns = 64;
 
-bool expanded(const Problem& p) {
-  return p.d_layout == Layout::e5m2 || p.d_layout == Layout::int8_rows;
-}
-
-std::int64_t expanded_k(const Problem& p, std::int64_t k) {
-  return packed_stride(p.d_layout, round_up(k, padding_unit(p)));
+// Whether X comes to shared memory tile by tile: not for row-wise copies alone, nor for rotations
+// that are longer than a tile.
+bool tiled(const Problem& p) {
+  return (p.copies == Copies::columns && p.rotation <= kTileRows) ||
+         (p.copies == Copies::both && p.rotation <= kTileColumns);
 }
 
 class Quantize final : public Family {
@@ -41,11 +43,7 @@ class Quantize final : public Family {
       case Layout::int8_rows:
         if (p.copies != Copies::rows)
           return "expands rows only: the largest scale of a column is known after the last row";
-        if (staged_bytes(p, {}, p.k.hi, 1) > t.shared_bytes)
-          return fmt::format(
-              "expands rows of at most {} elements on {}: a row waits in shared memory",
-              t.shared_bytes * 16 / 10, t.key());
-        return {};
+        return refuse_length(p, t);
       default:
         return fmt::format("does not write layout {}", name_of(p.d_layout));
     }
@@ -53,12 +51,20 @@ class Quantize final : public Family {
 
   std::vector<Parameter> parameters(const Problem& p, const Target&) const override {
     std::vector<std::int64_t> threads = {256};
-    if (p.copies == Copies::rows) threads.insert(threads.end(), {128, 512});
-    return {{"threads", threads, ParameterStage::compile, "of a block"}};
+    if (p.copies == Copies::rows) threads = {128, 256, 512};
+    // The short encodings of encode.h fit 80 registers; the others, and bands, need more.
+    const bool fits = (p.copies == Copies::rows || tiled(p)) &&
+                      (p.a_rounding == Rounding::rne || p.a_rounding == Rounding::sr16);
+    std::vector<std::int64_t> resident = {2};
+    if (fits) resident = {3, 4, 2};
+    return {{"threads", threads, ParameterStage::compile, "of a block"},
+            {"resident", resident, ParameterStage::compile,
+             "times 256 threads that an SM should hold: bounds their registers"}};
   }
 
   std::string illegal(const Problem& p, const Target& t, const Variant& v) const override {
-    if (expanded(p) && staged_bytes(p, v, p.k.hi, teams(p, v)) > t.shared_bytes)
+    const auto threads = v.value("threads");
+    if (is_expanded(p.d_layout) && ExpandedRows(p, threads).shared_bytes(p.k.hi) > t.shared_bytes)
       return "its rows do not fit shared memory";
     return {};
   }
@@ -83,27 +89,38 @@ class Quantize final : public Family {
     choice("ScaleRule", "scale_rule", name_of(p.scale_rule), "");
     choice("Rounding", "rounding", name_of(p.a_rounding), "");
     text.dimension("k", p.k);
-    text.integer("threads", v.value("threads"), "of a block");
-    text.integer("threads_per_row", threads_per_row(p, v), "that share a row in expanded output");
-    return text.source(p, t, v, "cuda/quantize.h", "quantize",
-                       {name, static_cast<int>(v.value("threads")), 1, {}});
+    const auto threads = v.value("threads");
+    text.integer("threads", threads, "of a block");
+    if (is_expanded(p.d_layout)) {
+      text.integer("threads_per_row", ExpandedRows(p, threads).threads_per_row, "that share a row");
+      text.flag("early", capability(t) >= 90, "lets a GEMM begin on its weights");
+    }
+    const auto blocks = std::max<std::int64_t>(1, v.value("resident") * 256 / threads);
+    const EntryShape entry{name, static_cast<int>(threads), static_cast<int>(blocks), {}};
+    if (tiled(p)) return text.source(p, t, v, "cuda/quantize_tiles.h", "quantize_tiles", entry);
+    return text.source(p, t, v, "cuda/quantize.h", "quantize", entry);
   }
 
   Launch launch(const Problem& p, const Variant& v, const qt_args& args,
-                std::int64_t) const override {
+                std::int64_t units) const override {
     Launch out;
     out.block = {static_cast<std::uint32_t>(v.value("threads")), 1, 1};
     std::int64_t blocks = 0;
-    if (expanded(p)) {
-      blocks = ceil_div(args.m, teams(p, v));
-      out.shared_bytes = staged_bytes(p, v, args.k, teams(p, v));
+    if (is_expanded(p.d_layout)) {
+      const ExpandedRows rows(p, v.value("threads"));
+      blocks = ceil_div(args.m, rows.rows_of_block());
+      out.shared_bytes = rows.shared_bytes(args.k);
+    } else if (tiled(p)) {
+      const auto all = ceil_div(args.m, kTileRows) * ceil_div(args.k, kTileColumns);
+      blocks = std::min(all, units * v.value("resident"));
+      out.shared_bytes = 2 * kTileRows * kTileColumns * bytes_of(p.a_type);
     } else {
       const auto k32 = round_up(args.k, padding_unit(p)) / 32;
       const auto row_parts =
           p.copies == Copies::columns ? 0 : ceil_div(kBand * k32, 2 * v.value("threads"));
-      const auto column_parts = p.copies == Copies::rows ? 0 : ceil_div(args.k, kTileColumns);
+      const auto column_parts = p.copies == Copies::rows ? 0 : ceil_div(args.k, kBandColumns);
       blocks = ceil_div(args.m, kBand) * (row_parts + column_parts);
-      if (column_parts > 0) out.shared_bytes = kBand * kTileColumns * bytes_of(p.a_type);
+      if (column_parts > 0) out.shared_bytes = kBand * kBandColumns * bytes_of(p.a_type);
     }
     out.grid = {static_cast<std::uint32_t>(blocks), 1, static_cast<std::uint32_t>(args.batch)};
     return out;
@@ -113,29 +130,11 @@ class Quantize final : public Family {
     const double elements = static_cast<double>(std::max<std::int64_t>(p.m.hi, 1)) *
                             static_cast<double>(std::max<std::int64_t>(p.k.hi, 1));
     const double copies = p.copies == Copies::both ? 2.0 : 1.0;
-    return elements * copies * (v.value("threads") == 256 ? 1.0 : 1.01) * 1e-3;
-  }
-
- private:
-  // A row's threads: as few rounds as blocks of 256 threads can, and no more threads than that
-  // takes.
-  static std::int64_t threads_per_row(const Problem& p, const Variant& v) {
-    const auto threads = v.value("threads");
-    if (!expanded(p)) return threads;
-    const auto blocks = expanded_k(p, p.k.hi) / 32;
-    for (std::int64_t team = 32; team < threads; team *= 2)
-      if (team >= blocks) return team;
-    return threads;
-  }
-  static std::int64_t teams(const Problem& p, const Variant& v) {
-    return v.value("threads") / threads_per_row(p, v);
-  }
-  // staged_row of expand.h for each team, then 12 bytes a warp.
-  static std::int64_t staged_bytes(const Problem& p, const Variant& v, std::int64_t k,
-                                   std::int64_t rows) {
-    const auto blocks = std::max<std::int64_t>(expanded_k(p, k) / 32, 4);
-    const auto scales_at = (blocks - 1) * 16 + (blocks - 1) / 8 * 16 + 16;
-    return rows * round_up(scales_at + blocks, 16) + v.value("threads", 256) / 32 * 12;
+    const auto& axes = parameters(p, {});
+    double factor = 1.0;
+    for (const auto& axis : axes)
+      if (v.value(axis.name) != axis.values.front()) factor += 0.01;
+    return elements * copies * factor * 1e-3;
   }
 };
 

@@ -70,7 +70,10 @@ std::string DriverApi::describe(CUresult error) const {
 Status DriverApi::check(CUresult error, const char* what) const {
   if (error == kSuccess) return {};
   constexpr CUresult out_of_memory = 2;
-  return Status(error == out_of_memory ? Code::out_of_memory : Code::launch_failed,
+  const bool capturing = error >= kCaptureUnsupported && error <= kCaptureLast;
+  return Status(error == out_of_memory ? Code::out_of_memory
+                : capturing            ? Code::capturing
+                                       : Code::launch_failed,
                 fmt::format("{}: {}", what, describe(error)));
 }
 

@@ -18,6 +18,7 @@ using CUstream = struct CUstream_st*;
 using CUevent = struct CUevent_st*;
 using CUlibrary = struct CUlib_st*;
 using CUkernel = struct CUkern_st*;
+using CUfunction = struct CUfunc_st*;
 using CUgraph = struct CUgraph_st*;
 using CUgraphExec = struct CUgraphExec_st*;
 
@@ -48,9 +49,13 @@ struct CUlaunchConfig {
 constexpr CUresult kSuccess = 0;
 constexpr CUresult kNoDevice = 100;
 constexpr int kAttributeClusterDimension = 4;
+constexpr int kAttributeProgrammaticStart = 6;
 constexpr int kFunctionMaxDynamicShared = 8;
 constexpr int kFunctionNonPortableCluster = 14;
 constexpr int kStreamCaptureNone = 0;
+constexpr int kCaptureRelaxed = 2;
+constexpr CUresult kInvalidContext = 201;
+constexpr CUresult kCaptureUnsupported = 900, kCaptureLast = 908;
 
 // CUdevice_attribute
 constexpr int kDeviceSmCount = 16;
@@ -84,14 +89,22 @@ constexpr int kDeviceSharedOptIn = 97;
      unsigned int jit_count, int* options, void** values, unsigned int count))                     \
   X(cuLibraryUnload, (CUlibrary library))                                                          \
   X(cuLibraryGetKernel, (CUkernel * kernel, CUlibrary library, const char* name))                  \
+  X(cuLibraryGetGlobal,                                                                            \
+    (CUdeviceptr * memory, std::size_t * bytes, CUlibrary library, const char* name))              \
   X(cuKernelSetAttribute, (int attribute, int value, CUkernel kernel, CUdevice device))            \
   X(cuKernelGetAttribute, (int* value, int attribute, CUkernel kernel, CUdevice device))           \
+  X(cuKernelGetFunction, (CUfunction * function, CUkernel kernel))                                 \
+  X(cuFuncGetAttribute, (int* value, int attribute, CUfunction function))                          \
+  X(cuThreadExchangeStreamCaptureMode, (int* mode))                                                \
   X(cuLaunchKernelEx,                                                                              \
     (const CUlaunchConfig* config, CUkernel kernel, void** parameters, void** extra))              \
   X(cuMemAlloc, (CUdeviceptr * memory, std::size_t bytes))                                         \
   X(cuMemFree, (CUdeviceptr memory))                                                               \
+  X(cuMemAllocHost, (void** memory, std::size_t bytes))                                            \
+  X(cuMemFreeHost, (void* memory))                                                                 \
   X(cuMemcpyHtoD, (CUdeviceptr to, const void* from, std::size_t bytes))                           \
   X(cuMemcpyDtoH, (void* to, CUdeviceptr from, std::size_t bytes))                                 \
+  X(cuMemcpyDtoHAsync, (void* to, CUdeviceptr from, std::size_t bytes, CUstream stream))            \
   X(cuMemsetD8Async,                                                                               \
     (CUdeviceptr memory, unsigned char value, std::size_t bytes, CUstream stream))                 \
   X(cuMemcpyDtoDAsync, (CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream))     \

@@ -56,6 +56,13 @@ Result<std::shared_ptr<const Kernel>> LoadedKernel::load(const DriverApi& api, C
   std::shared_ptr<LoadedKernel> kernel(new LoadedKernel(api));
   kernel->entry_ = entry;
   const auto fail = [&](CUresult error, const char* what) {
+    // Only what the driver says of the code itself counts against it.
+    const bool about_code = error == 1 || (error >= 200 && error < 400 && error != kInvalidContext);
+    if (!about_code) {
+      const auto status = api.check(error, fmt::format("{}: {}", entry, what).c_str());
+      return Status(status.code() == Code::launch_failed ? Code::no_device : status.code(),
+                    status.message());
+    }
     return Status(Code::rejected, fmt::format("{}: {}: {}", entry, what, api.describe(error)));
   };
   if (const auto error = api.cuLibraryLoadData(&kernel->library_, cubin.data(), nullptr, nullptr, 0,
@@ -72,6 +79,14 @@ Result<std::shared_ptr<const Kernel>> LoadedKernel::load(const DriverApi& api, C
                                                   static_cast<int>(kernel->max_dynamic_shared_),
                                                   kernel->kernel_, device))
     return fail(error, "dynamic shared memory");
+  // The driver loads code into a context when it is first asked for: now, not at the first run.
+  CUfunction function = nullptr;
+  int registers = 0;
+  constexpr int kFunctionRegisters = 4;
+  if (const auto error = api.cuKernelGetFunction(&function, kernel->kernel_))
+    return fail(error, "loading into the context");
+  if (const auto error = api.cuFuncGetAttribute(&registers, kFunctionRegisters, function))
+    return fail(error, "loading into the context");
   return std::shared_ptr<const Kernel>(std::move(kernel));
 }
 
@@ -106,17 +121,25 @@ Status LoadedKernel::encode(const Launch& launch, const qt_args& args, EncodedMa
 
 Status LoadedKernel::enqueue(const Launch& launch, const qt_args& args, CUstream stream,
                              const Maps& maps) const {
-  CUlaunchAttribute cluster{};
-  cluster.id = kAttributeClusterDimension;
-  std::copy(launch.cluster.begin(), launch.cluster.end(), cluster.value.cluster);
-  const bool clustered = launch.cluster != std::array<std::uint32_t, 3>{1, 1, 1};
+  CUlaunchAttribute attributes[2] = {};
+  unsigned int count = 0;
+  if (launch.cluster != std::array<std::uint32_t, 3>{1, 1, 1}) {
+    attributes[count].id = kAttributeClusterDimension;
+    std::copy(launch.cluster.begin(), launch.cluster.end(), attributes[count].value.cluster);
+    ++count;
+  }
+  if (launch.start == Launch::Start::early) {
+    attributes[count].id = kAttributeProgrammaticStart;
+    attributes[count].value.flag = 1;
+    ++count;
+  }
   CUlaunchConfig config{};
   std::copy(launch.grid.begin(), launch.grid.end(), config.grid);
   std::copy(launch.block.begin(), launch.block.end(), config.block);
   config.shared_bytes = static_cast<unsigned int>(launch.shared_bytes);
   config.stream = stream;
-  config.attributes = &cluster;
-  config.attribute_count = clustered ? 1 : 0;
+  config.attributes = attributes;
+  config.attribute_count = count;
   void* parameters[1 + std::tuple_size_v<Maps>] = {const_cast<qt_args*>(&args)};
   for (std::uint32_t i = 0; i < launch.map_count; ++i)
     parameters[1 + i] = const_cast<CUtensorMap*>(&maps[i]);
@@ -125,6 +148,20 @@ Status LoadedKernel::enqueue(const Launch& launch, const qt_args& args, CUstream
   return Status(Code::launch_failed, fmt::format("{}: grid {}x{}x{}, {} bytes shared: {}", entry_,
                                                  launch.grid[0], launch.grid[1], launch.grid[2],
                                                  launch.shared_bytes, api_.describe(error)));
+}
+
+Result<std::uint64_t> LoadedKernel::counter(const char* name) const {
+  CUdeviceptr memory = 0;
+  std::size_t bytes = 0;
+  std::uint64_t value = 0;
+  if (const auto error = api_.cuLibraryGetGlobal(&memory, &bytes, library_, name))
+    return Status(Code::not_supported,
+                  fmt::format("{} has no counter '{}': {}", entry_, name, api_.describe(error)));
+  if (bytes != sizeof value)
+    return Status(Code::internal, fmt::format("'{}' of {} is no 64-bit counter", name, entry_));
+  if (const auto error = api_.cuMemcpyDtoH(&value, memory, sizeof value))
+    return api_.check(error, "reading a counter");
+  return value;
 }
 
 Status LoadedKernel::launch(const Launch& launch, const qt_args& args, CUstream stream) const {

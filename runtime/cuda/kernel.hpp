@@ -29,6 +29,10 @@ class LoadedKernel final : public Kernel {
   /// synchronisation.
   Status launch(const Launch& launch, const qt_args& args, CUstream stream) const;
 
+  /// A 64-bit counter that the kernel's text declares, in the calling thread's current context.
+  /// Waits for the device; for statistics, never for dispatch.
+  Result<std::uint64_t> counter(const char* name) const;
+
  private:
   LoadedKernel(const DriverApi& api) : api_(api) {}
 

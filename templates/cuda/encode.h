@@ -6,9 +6,9 @@
 // the
 //   step of codes there, so one addition rounds to nearest even and leaves q in the mantissa's
 //   lowest bits; the code is q + 2e.
-// * stochastic: from 1 on, the bits of y are linear in the code, 22 fraction bits each. Below,
-//   0.5 y + 0.5, rounded toward zero, has the same property and is the larger of the two. So the
-//   larger one's bits plus the noise, cut at bit 22, are the code.
+// * stochastic: y * 2^-126, rounded toward zero, has its first power of two at the smallest normal
+//   number, so its bits are linear in the code, subnormals included: 22 fraction bits each. They
+//   plus the noise, cut at bit 22, are the code.
 // Either way one multiplication moves the code to the top of a word, the sign joins it, and a
 // funnel shift appends the nibble.
 #ifndef QT_CUDA_ENCODE_H
@@ -24,14 +24,15 @@ QT_FN constexpr bool has_fast_encoding(Rounding rounding) {
   return rounding == Rounding::rne || rounding == Rounding::sr16;
 }
 
-/// amax_bits, where any NaN may stand for another.
-QT_FN u32 amax_of(const float (&x)[32]) {
+/// The largest magnitude, or a NaN.
+template <int n>
+QT_FN float amax_of(const float (&x)[n]) {
   float amax[4];
   QT_UNROLL
   for (int j = 0; j < 4; ++j) amax[j] = magnitude(x[j]);
   QT_UNROLL
-  for (int j = 4; j < 32; ++j) amax[j % 4] = max_or_nan(amax[j % 4], magnitude(x[j]));
-  return bits_of(max_or_nan(max_or_nan(amax[0], amax[1]), max_or_nan(amax[2], amax[3])));
+  for (int j = 4; j < n; ++j) amax[j % 4] = max_or_nan(amax[j % 4], magnitude(x[j]));
+  return max_or_nan(max_or_nan(amax[0], amax[1]), max_or_nan(amax[2], amax[3]));
 }
 
 /// y's nearest code in bits 30:28; bit 31 is 0, the rest is of no meaning.
@@ -42,39 +43,83 @@ QT_FN u32 nearest_code_on_top(float y) {
   return sum * 0x10000040u + 0x60000000u;
 }
 
+/// Draw j of a noise call, j in 0..7, as its 16 bits.
+QT_FN u32 draw_of(const Philox& call, int j) {
+  return permute_bytes(call.word[j / 2], 0u, j % 2 == 0 ? 0x4410u : 0x4432u);
+}
+
 /// The code of y under 16 bits of noise, likewise.
 QT_FN u32 stochastic_code_on_top(float y, u32 r16) {
-  const float linear = max_number(y, fma_rz(y, 0.5f, 0.5f));
-  // (bits + (r16 << 6 | 0x20)) << 6; 252 = 12 modulo 16 is the code that the bits of 1.0 begin
-  // with.
-  return (r16 << 12) + (bits_of(linear) * 64u + 0x40000800u);
+  const u32 linear = bits_of(mul_rz(y, float_of(0x00800000u)));  // 2^-126
+  // (linear + (r16 << 6 | 0x20)) << 6
+  return (linear + r16 * 64u) * 64u + 0x800u;
 }
 
-template <ScaleRule rule>
-QT_FN float scaled_magnitude(float x, float inverse) {
-  if constexpr (rule == ScaleRule::ts34) x = mul(x, 0.75f);
-  const float y = mul(magnitude(x), inverse);
-  return clips(rule) ? min_number(y, 6.0f) : y;
-}
-
-/// qt::encode_block for a block that has codes (neither zero nor NaN).
-template <ScaleRule rule, Rounding rounding>
-QT_FN void encode_finite(const float (&x)[32], u32 byte, const Noise& noise, u64 position,
-                         u32 (&packed)[4]) {
-  const float inverse = e8m0_inverse(byte);
+/// qt::noise_call, with products that take one instruction each.
+QT_FN Philox noise_call_fast(const Noise& noise, u32 call_low, u32 call_high) {
+  u32 c0 = call_low, c1 = call_high, c2 = noise.stream, c3 = noise.lane;
+  u32 key0 = u32(noise.seed), key1 = u32(noise.seed >> 32);
   QT_UNROLL
-  for (int w = 0; w < 4; ++w) {
+  for (int i = 0; i < 7; ++i) {
+    const Words2 p0 = multiply_wide(0xd2511f53u, c0), p1 = multiply_wide(0xcd9e8d57u, c2);
+    // In this order, because the first round's p1 and the keys are the same in all threads.
+    c0 = (p1.word[1] ^ key0) ^ c1;
+    c1 = p1.word[0];
+    c2 = p0.word[1] ^ (c3 ^ key1);
+    c3 = p0.word[0];
+    key0 += 0x9e3779b9u;
+    key1 += 0xbb67ae85u;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
+/// Whether the rotation's factor is a power of two.
+QT_FN constexpr bool norm_is_exact(int g) { return g < 2 || g == 16 || g == 64 || g == 256; }
+
+/// The factor that takes 32 rotated sums, not yet multiplied by `norm`, to the grid of codes under
+/// `byte`; sums that need it are changed first. The contract rounds after the norm, and after
+/// TS34's 0.75. Between bytes 24 and 248 a power of two commutes with those roundings, except for
+/// elements that are code 0 either way (below 2^-23 of a step), so one product does.
+template <ScaleRule rule, int g>
+QT_FN float factor_of(float (&x)[32], u32 byte) {
+  const float inverse = e8m0_inverse(byte);
+  const float norm = g > 1 ? hadamard_norm(g) : 1.0f;
+  const auto multiply_all = [&x](float by) {
+    QT_UNROLL
+    for (int j = 0; j < 32; ++j) x[j] = mul(x[j], by);
+  };
+  if (byte - 24u <= 224u) {
+    if constexpr (rule != ScaleRule::ts34) return mul(norm, inverse);
+    if constexpr (norm_is_exact(g)) return mul(mul(norm, 0.75f), inverse);
+    multiply_all(norm);
+    return mul(0.75f, inverse);
+  }
+  if constexpr (g > 1) multiply_all(norm);
+  if constexpr (rule == ScaleRule::ts34) multiply_all(0.75f);
+  return inverse;
+}
+
+/// Codes of 32 values once multiplied by `factor`; `position`, that of the first, is a multiple of
+/// 32.
+template <ScaleRule rule, Rounding rounding>
+QT_FN void encode_scaled(const float (&x)[32], float factor, const Noise& noise, u64 position,
+                         u32 (&packed)[4]) {
+  // The four calls differ in the counter's lowest bits alone.
+  const u32 call_low = u32(position >> 3), call_high = u32(position >> 35);
+  QT_UNROLL
+  for (u32 w = 0; w < 4u; ++w) {
     u32 word = 0;
     Philox call = {};
-    if constexpr (rounding == Rounding::sr16) call = noise_call(noise, position / 8u + u32(w));
+    if constexpr (rounding == Rounding::sr16)
+      call = noise_call_fast(noise, call_low | w, call_high);
     QT_UNROLL
     for (int e = 7; e >= 0; --e) {
-      const float value = x[8 * w + e];
-      const float y = scaled_magnitude<rule>(value, inverse);
+      const float value = x[8 * w + u32(e)];
+      float y = mul(magnitude(value), factor);
+      if constexpr (clips(rule)) y = min_number(y, 6.0f);
       u32 code;
       if constexpr (rounding == Rounding::sr16) {
-        const u32 half = permute_bytes(call.word[e / 2], 0u, e % 2 == 0 ? 0x4410u : 0x4432u);
-        code = stochastic_code_on_top(y, half);
+        code = stochastic_code_on_top(y, draw_of(call, e));
       } else {
         code = nearest_code_on_top(y);
       }
@@ -84,16 +129,36 @@ QT_FN void encode_finite(const float (&x)[32], u32 byte, const Noise& noise, u64
   }
 }
 
-/// One 1x32 block of rotated values; returns its byte. Equals qt::quantize_block.
-template <ScaleRule rule, Rounding rounding>
-QT_FN u32 quantize_fast(const float (&x)[32], const Noise& noise, u64 position, u32 (&packed)[4]) {
+/// One 1x32 block of rotated sums, without the rotation's factor, and their largest magnitude;
+/// returns its byte. Equals qt::quantize_block of the sums times hadamard_norm(g).
+template <ScaleRule rule, Rounding rounding, int g>
+QT_FN u32 quantize_sums(float (&x)[32], float largest, const Noise& noise, u64 position,
+                        u32 (&packed)[4]) {
+  const float norm = g > 1 ? hadamard_norm(g) : 1.0f;
+  constexpr bool by_amax = is_amax_rule(rule) && has_fast_encoding(rounding);
+  if constexpr (g > 1 && !by_amax) {
+    QT_UNROLL
+    for (int j = 0; j < 32; ++j) x[j] = mul(x[j], norm);
+  }
   if constexpr (!has_fast_encoding(rounding)) {
     return quantize_block<rule, rounding>(x, noise, position, packed);
   } else {
-    const u32 amax = amax_of(x);
-    const u32 byte = scale_byte<rule>(x, amax);
+    const u32 amax = bits_of(g > 1 ? mul(largest, norm) : largest);  // rounding keeps the order
+    u32 byte;
+    if constexpr (by_amax) {
+      byte = scale_byte_of_amax<rule>(amax);
+    } else {
+      byte = scale_byte<rule>(x, amax);
+    }
     const bool has_codes = !is_zero_block(amax) && !is_nan_block(amax);
-    encode_finite<rule, rounding>(x, has_codes ? byte : 0u, noise, position, packed);
+    const u32 finite_byte = has_codes ? byte : 127u;
+    float factor;
+    if constexpr (by_amax) {
+      factor = factor_of<rule, g>(x, finite_byte);
+    } else {
+      factor = e8m0_inverse(finite_byte);
+    }
+    encode_scaled<rule, rounding>(x, factor, noise, position, packed);
     QT_UNROLL
     for (int w = 0; w < 4; ++w) packed[w] = has_codes ? packed[w] : 0u;
     return byte;

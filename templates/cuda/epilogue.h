@@ -36,33 +36,26 @@ QT_FN float addend(const qt_args& args, const Destination& d, i64 row, i64 colum
 }
 
 /// Stores four values of a tensor-core fragment directly: (row, column), (row, column + 1), and the
-/// same 8 rows below.
+/// same 8 rows below, where both row and column are wanted.
 template <class Config>
 QT_FN void store_fragment(const qt_args& args, const Destination& d, i64 row, i64 column,
-                          const float (&v)[4]) {
+                          const float (&v)[4], const bool (&rows)[2], const bool (&columns)[2]) {
   QT_UNROLL
   for (int half = 0; half < 2; ++half) {
-    const i64 r = row + 8 * half;
-    if (r >= d.m) continue;
-    const i64 at = d.batch * args.d.batch_stride + r * args.d.ld + column;
+    if (!rows[half]) continue;
+    const i64 at = d.batch * args.d.batch_stride + (row + 8 * half) * args.d.ld + column;
     QT_UNROLL
-    for (int e = 0; e < 2; ++e) {
-      if (column + e >= d.n) continue;
-      if constexpr (Config::output == DType::f32) {
-        static_cast<float*>(args.d.data)[at + e] = v[2 * half + e];
-      } else {
-        static_cast<u16*>(args.d.data)[at + e] =
-            u16(pack_pair<Config::output>(v[2 * half + e], 0.0f));
-      }
-    }
+    for (int e = 0; e < 2; ++e)
+      if (columns[e]) static_cast<float*>(args.d.data)[at + e] = v[2 * half + e];
   }
 }
 
 /// 16 rows and 64 columns of 16-bit results from a warp's 2 KB of shared memory (rows of 128 bytes,
-/// 16-byte piece p of row r at p ^ r % 8) to D at (row, column).
-template <class Config>
+/// 16-byte piece p of row r at p ^ r % 8) to D at (row, column). With `choosy`, only elements whose
+/// row and column `wanted` answers for are stored.
+template <class Config, class Wanted>
 QT_FN void store_staged(const qt_args& args, const Destination& d, u32 staged, i64 row, i64 column,
-                        u32 lane, bool aligned) {
+                        u32 lane, bool aligned, bool choosy, const Wanted& wanted) {
   const u32 piece = lane % 8u;
   const i64 first = column + piece * 8;
   QT_UNROLL
@@ -72,12 +65,13 @@ QT_FN void store_staged(const qt_args& args, const Destination& d, u32 staged, i
     const Words4 v = load_shared_4(staged + r * 128u + ((piece ^ (r & 7u)) << 4));
     u16* to = static_cast<u16*>(args.d.data) + d.batch * args.d.batch_stride +
               (row + r) * args.d.ld + first;
-    if (aligned && first + 8 <= d.n) {
+    if (aligned && first + 8 <= d.n && !choosy) {
       store_global(reinterpret_cast<Words4*>(to), v);
     } else {
       QT_UNROLL
       for (int e = 0; e < 8; ++e)
-        if (first + e < d.n) to[e] = u16(v.word[e / 2] >> (16 * (e % 2)));
+        if (first + e < d.n && (!choosy || wanted(row + r, first + e)))
+          to[e] = u16(v.word[e / 2] >> (16 * (e % 2)));
     }
   }
 }

@@ -15,6 +15,7 @@
 #ifndef QT_CUDA_EXPAND_H
 #define QT_CUDA_EXPAND_H
 
+#include "args.h"
 #include "cuda/primitives.h"
 #include "mxfp4/block.h"
 
@@ -26,6 +27,12 @@ constexpr u32 kUnfit = 255u;    // the reference of a row that does not fit
 constexpr u32 kZeroRow = 127u;  // the reference of a row of zeros
 constexpr u32 kLowest = 46u;    // beyond these, a product times one reference could leave binary32
 constexpr u32 kHighest = 222u;
+
+QT_FN constexpr i64 round_up(i64 value, i64 unit) { return (value + unit - 1) / unit * unit; }
+QT_FN constexpr i64 ceil_div(i64 value, i64 unit) { return (value + unit - 1) / unit; }
+
+/// Bytes of a row of K elements, which are padded to `unit` with zero blocks.
+QT_FN constexpr i64 expanded_pitch(i64 k, i64 unit) { return round_up(round_up(k, unit), 128); }
 
 QT_FN constexpr u32 binades(Expanded type) { return type == Expanded::e5m2 ? 28u : 4u; }
 
@@ -153,6 +160,36 @@ QT_FN void store_expanded(u8* out, u32 codes, u32 bytes, u32 blocks, u32 referen
     store_global(to, low);
     store_global(to + 1, high);
   }
+}
+
+/// Finds a staged row's reference from what its threads have seen, and stores the row and its
+/// reference. All threads of the block take part, `team` of them for each row.
+template <Expanded type, u32 team>
+QT_FN void finish_expanded(const qt_tensor& to, i64 batch, i64 row, bool row_exists, u32 codes,
+                           u32 bytes, u32 blocks, u32 ranges, const RowRange& range, u32 thread) {
+  const RowRange of_warp = {warp_max(range.high), warp_max(range.depth), warp_max(range.nan)};
+  if (thread % 32u == 0) {
+    const u32 at = ranges + thread / 32u * 12u;
+    store_shared_u32(at, of_warp.high);
+    store_shared_u32(at + 4u, of_warp.depth);
+    store_shared_u32(at + 8u, of_warp.nan);
+  }
+  sync_block();
+  if (!row_exists) return;
+  RowRange whole = {};
+  QT_UNROLL
+  for (u32 w = 0; w < team / 32u; ++w) {
+    const u32 at = ranges + (thread / team * (team / 32u) + w) * 12u;
+    whole.high = max_u32(whole.high, load_shared_u32(at));
+    whole.depth = max_u32(whole.depth, load_shared_u32(at + 4u));
+    whole.nan |= load_shared_u32(at + 8u);
+  }
+  const u32 reference = reference_of<type>(whole);
+  const i64 first = batch * to.batch_stride + row * blocks * 32;
+  if (thread % team == 0)
+    static_cast<u8*>(to.scales)[batch * to.scale_batch_stride + row] = u8(reference);
+  store_expanded<type>(static_cast<u8*>(to.data) + first, codes, bytes, blocks, reference,
+                       thread % team, team);
 }
 
 }  // namespace qt::cuda

@@ -154,7 +154,8 @@ QT_FN void store_pair(const qt_args& args, i64 batch, i64 row, i64 column, float
   QT_UNROLL
   for (int i = 0; i < 2; ++i) {
     if (column + i >= args.n) return;
-    float d = mul(args.alpha, mul(out[i], Config::a_type == GemmType::bf16 ? 8.0f : 64.0f));
+    float d = mul(mul(args.alpha, Config::descale),
+                  mul(out[i], Config::a_type == GemmType::bf16 ? 8.0f : 64.0f));
     const i64 at = batch * args.d.batch_stride + row * args.d.ld + column + i;
     const i64 c_at = batch * args.c.batch_stride + row * args.c.ld + column + i;
     if constexpr (Config::d_type == GemmType::f32) {

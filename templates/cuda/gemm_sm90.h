@@ -11,9 +11,8 @@
 // halves of the tile's columns one after the other through one set of partial sums, so that 256
 // columns fit the registers.
 //
-// Rows that do not fit their window (reference 255) make a unit, tile_m / 2 rows by tile_n columns,
-// unfit: nothing of it is stored here, and its word in `workspace` tells the exact kernel that
-// follows.
+// Rows that do not fit their window (reference 255) are left alone, those of A as rows of D and
+// those of B as columns: the exact kernel that follows (stand_in.h) computes them.
 #ifndef QT_CUDA_GEMM_SM90_H
 #define QT_CUDA_GEMM_SM90_H
 
@@ -79,6 +78,9 @@ struct Tiles {
     y = first + rest - x * height;
   }
 };
+
+/// Marks a column of an unfit row of B among the columns' factors: no product's NaN looks like it.
+constexpr u32 kUnfitFactor = 0xffffffffu;
 
 /// A place in the ring of stages.
 struct Ring {
@@ -329,18 +331,12 @@ QT_FN void multiply_and_store(const qt_args& args, const Tiles<Config>& tiles, u
     for (int i = 0; i < column_steps; ++i) {
       const u32 at = (thread + 128u * i) * 4u;
       if (thread + 128u * i < u32(Config::tile_n)) {
-        store_shared_f32(factors + at,
-                         mul(factor, reference_value<Config::element>(column_reference[i])));
+        const float by = mul(factor, reference_value<Config::element>(column_reference[i]));
+        store_shared_u32(factors + at, column_reference[i] == kUnfit ? kUnfitFactor : bits_of(by));
         if constexpr (Config::bias) store_shared_f32(biases + at, column_bias[i]);
       }
     }
     sync_named(1u + group, 128u);
-    if (thread == 0)
-      static_cast<u32*>(args.workspace)
-          [((batch * tiles.down * Config::cluster + y * Config::cluster + rank) * 2u + group) *
-               tiles.across +
-           x] = u32(unfit);
-    if (unfit) continue;
 
     // Values 4j..4j+3 of 64 rows' sums, as they go to D.
     const auto results = [&](int i, int j, float(&v)[4]) {
@@ -363,15 +359,28 @@ QT_FN void multiply_and_store(const qt_args& args, const Tiles<Config>& tiles, u
         }
       }
     };
+    const auto wanted = [&](i64 r, i64 c) {
+      return a_references[r] != kUnfit &&
+             load_shared_u32(factors + u32(c - column0) * 4u) != kUnfitFactor;
+    };
     QT_UNROLL
     for (int i = 0; i < high; ++i) {
       const i64 row = row0 + 64 * i + 16 * warp;
       if constexpr (Config::output == DType::f32) {
+        bool rows[2];
+        QT_UNROLL
+        for (int half = 0; half < 2; ++half)
+          rows[half] = row + quad_row + 8 * half < m && row_reference[i][half] != kUnfit;
         QT_UNROLL
         for (int j = 0; j < width / 4; ++j) {
+          const i64 column = column0 + 8 * j + quad_column;
+          const u32 at = (u32(8 * j) + quad_column) * 4u;
           float v[4];
           results(i, j, v);
-          store_fragment<Config>(args, d, row + quad_row, column0 + 8 * j + quad_column, v);
+          const bool columns[2] = {
+              column < d.n && load_shared_u32(factors + at) != kUnfitFactor,
+              column + 1 < d.n && load_shared_u32(factors + at + 4u) != kUnfitFactor};
+          store_fragment<Config>(args, d, row + quad_row, column, v, rows, columns);
         }
       } else {
         // 64 columns at a time: 16 with each store_matrix_4, whose row addresses come from lanes
@@ -393,7 +402,8 @@ QT_FN void multiply_and_store(const qt_args& args, const Tiles<Config>& tiles, u
                            pack_pair<Config::output>(right[2], right[3]));
           }
           sync_warp();
-          store_staged<Config>(args, d, staged, row, column0 + pass * 64, lane, aligned);
+          store_staged<Config>(args, d, staged, row, column0 + pass * 64, lane, aligned, unfit,
+                               wanted);
           sync_warp();
         }
       }

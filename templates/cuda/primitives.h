@@ -48,6 +48,19 @@ QT_FN bool sync_named_any(u32 name, u32 threads, bool any) {
   return result != 0;
 }
 
+/// A value that the compiler keeps, instead of computing it anew where it is used.
+QT_FN u32 kept(u32 x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
+// ---- kernels that follow each other (sm_90 and later)
+
+/// Lets the next kernel of the stream start, if its launch allows that, as far as room is left.
+QT_FN void let_next_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+/// Until the kernel before has ended and what it wrote can be read.
+QT_FN void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
 // ---- lanes (all 32 take part)
 
 QT_FN u32 shuffle_xor(u32 x, u32 mask) { return __shfl_xor_sync(0xffffffffu, x, int(mask)); }
@@ -55,11 +68,17 @@ QT_FN float shuffle_xor(float x, u32 mask) { return __shfl_xor_sync(0xffffffffu,
 QT_FN u32 shuffle_from(u32 x, u32 lane) { return __shfl_sync(0xffffffffu, x, int(lane)); }
 QT_FN u32 warp_max(u32 x) { return __reduce_max_sync(0xffffffffu, x); }
 QT_FN u32 warp_min(u32 x) { return __reduce_min_sync(0xffffffffu, x); }
+/// Bit l: lane l's answer.
+QT_FN u32 warp_ballot(bool x) { return __ballot_sync(0xffffffffu, x); }
+QT_FN u32 count_bits(u32 x) { return u32(__popc(x)); }
+/// The number of the lowest bit that is set.
+QT_FN u32 lowest_bit(u32 x) { return u32(__ffs(int(x))) - 1u; }
 
 // ---- arithmetic that must be exactly one instruction's rounding
 
 QT_FN float fma_rn(float a, float b, float c) { return __fmaf_rn(a, b, c); }
-/// Rounded toward zero.
+/// Rounded toward zero; subnormal results are kept.
+QT_FN float mul_rz(float a, float b) { return __fmul_rz(a, b); }
 QT_FN float fma_rz(float a, float b, float c) { return __fmaf_rz(a, b, c); }
 QT_FN float magnitude(float x) { return fabsf(x); }
 QT_FN float max_number(float a, float b) { return fmaxf(a, b); }
@@ -68,6 +87,14 @@ QT_FN float min_number(float a, float b) { return fminf(a, b); }
 QT_FN float max_or_nan(float a, float b) {
   float d;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(d) : "f"(a), "f"(b));
+  return d;
+}
+/// The whole product, low word first.
+QT_FN Words2 multiply_wide(u32 a, u32 b) {
+  Words2 d;
+  asm("{\n.reg .b64 p;\nmul.wide.u32 p, %2, %3;\nmov.b64 {%0, %1}, p;\n}"
+      : "=r"(d.word[0]), "=r"(d.word[1])
+      : "r"(a), "r"(b));
   return d;
 }
 /// Byte i of the result is byte (selector >> 4i) & 7 of the eight bytes (high:low); selectors' bit
@@ -128,7 +155,9 @@ QT_FN void store_global(Words4* p, const Words4& v) {
                "r"(v.word[2]), "r"(v.word[3])
                : "memory");
 }
-/// Adds one to a counter that only people and qturn_stats read.
+/// A counter of the loaded code, which the host finds by its name.
+#define QT_COUNTER(name) extern "C" __device__ unsigned long long name = 0
+/// Adds to a counter that only people and qturn_stats read.
 QT_FN void count_event(unsigned long long* counter, unsigned long long by) {
   atomicAdd(counter, by);
 }

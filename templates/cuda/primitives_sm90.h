@@ -63,6 +63,18 @@ QT_FN void sync_cluster() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
+// ---- blocks that wait for each other
+
+/// A word through which blocks of one launch tell each other that data is ready.
+QT_FN void release_flag(u64* flag, u64 value) {
+  asm volatile("st.release.gpu.global.b64 [%0], %1;" ::"l"(flag), "l"(value) : "memory");
+}
+QT_FN u64 acquire_flag(const u64* flag) {
+  u64 value;
+  asm volatile("ld.acquire.gpu.global.b64 %0, [%1];" : "=l"(value) : "l"(flag) : "memory");
+  return value;
+}
+
 // ---- bulk tensor copies, by one thread
 
 QT_FN void prefetch_map(const qt_tensor_map* map) {
@@ -133,6 +145,11 @@ template <int n>
 QT_FN void pin(i32 (&d)[n]) {
   QT_UNROLL
   for (int i = 0; i < n; ++i) asm volatile("" : "+r"(d[i])::"memory");
+}
+
+/// Keeps an operand's registers as they are until here: the products that read them have ended.
+QT_FN void pin(Words4& a) {
+  asm volatile("" : "+r"(a.word[0]), "+r"(a.word[1]), "+r"(a.word[2]), "+r"(a.word[3])::"memory");
 }
 
 /// An operand tile in shared memory: rows of 128 bytes along K under the 128-byte swizzle, at a

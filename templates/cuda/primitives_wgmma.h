@@ -62,6 +62,27 @@ QT_WGMMA_OF(192, "%96", "%97", "%98")
 QT_WGMMA_OF(224, "%112", "%113", "%114")
 QT_WGMMA_OF(256, "%128", "%129", "%130")
 
+// A from registers: four words a thread, rows and bytes as mma.sync's 8-bit A has them.
+#define QT_NAMES_OF_8 "%0, %1, %2, %3"
+#define QT_NAMES_OF_16 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define QT_SUMS_OF_8(c, d) QT_SUMS_4(c, d, 0)
+#define QT_SUMS_OF_16(c, d) QT_SUMS_4(c, d, 0), QT_SUMS_4(c, d, 4)
+// p0 to p5: the names of A's words, B and keep.
+#define QT_WGMMA_A(n, p0, p1, p2, p3, p4, p5)                                                  \
+  QT_FN void wgmma_e5m2(float (&d)[n / 2], const Words4& a, u64 b, u32 keep) {                 \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " p5 ", 0;\n"                              \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32.e5m2.e5m2"                    \
+                 " {" QT_NAMES_OF_##n "}, {" p0 ", " p1 ", " p2 ", " p3 "}, " p4               \
+                 ", p, 1, 1;\n}"                                                               \
+                 : QT_SUMS_OF_##n("f", d)                                                      \
+                 : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]), "l"(b),     \
+                   "r"(keep));                                                                 \
+  }
+QT_WGMMA_A(8, "%4", "%5", "%6", "%7", "%8", "%9")
+QT_WGMMA_A(16, "%8", "%9", "%10", "%11", "%12", "%13")
+QT_WGMMA_A(32, "%16", "%17", "%18", "%19", "%20", "%21")
+QT_WGMMA_A(64, "%32", "%33", "%34", "%35", "%36", "%37")
+#undef QT_WGMMA_A
 #undef QT_WGMMA_OF
 #undef QT_WGMMA
 // clang-format on

@@ -7,94 +7,23 @@
 #ifndef QT_CUDA_QUANTIZE_H
 #define QT_CUDA_QUANTIZE_H
 
-#include "args.h"
-#include "cuda/encode.h"
-#include "cuda/expand.h"
-#include "cuda/load.h"
-#include "cuda/rotate.h"
+#include "cuda/quantize_store.h"
 
 namespace qt::cuda {
-
-/// Where codes and scales go: the spelling of the generator's layouts.
-enum class Output { plain, scales_128x4, e5m2, int8_rows };
-
-/// The spelling and the order are those of the generator's Copies.
-enum class Copies { rows, columns, both };
-
-QT_FN constexpr bool is_expanded(Output output) {
-  return output == Output::e5m2 || output == Output::int8_rows;
-}
-
-QT_FN constexpr i64 round_up(i64 value, i64 unit) { return (value + unit - 1) / unit * unit; }
-QT_FN constexpr i64 ceil_div(i64 value, i64 unit) { return (value + unit - 1) / unit; }
-QT_FN constexpr i64 padding_unit(int rotation) { return rotation > 32 ? rotation : 32; }
-
-/// Byte of block `block` of row `row` in 128 x 4 tiles, `tiles` of them along K.
-QT_FN i64 place_128x4(i64 row, i64 block, i64 tiles) {
-  return ((row / 128) * tiles + block / 4) * 512 + (row % 32) * 16 + row / 32 % 4 * 4 + block % 4;
-}
 
 /// Blocks of threads that share the row-wise work of a band of 256 rows: two MX blocks a thread.
 QT_FN constexpr u32 row_parts_of_band(i64 k, int rotation, int threads) {
   return u32(ceil_div(256 * (round_up(k, padding_unit(rotation)) / 32), 2 * threads));
 }
 
-/// Where this call's part of the transposed copy lies in the whole one, in that copy's coordinates.
-struct ColumnPlace {
-  i64 row0, k0, k_global;
-};
+/// Rotates and quantises a block; every lane of the warp takes part.
 template <class Config>
-QT_FN ColumnPlace column_place(const qt_args& args) {
-  // Beside a row-wise copy, row0 and k0 are that copy's, and the rows are taken to be all there
-  // are.
-  if constexpr (Config::copies == Copies::both) return {args.k0, args.row0, args.m};
-  return {args.row0, args.k0, args.k_global > 0 ? args.k_global : args.m};
-}
-
-template <class Config>
-QT_FN SignMask signs_of(const qt_args& args) {
-  if constexpr (Config::signs == Signs::per_call) return sign_mask_from_seed(args.sign_seed);
-  SignMask mask = {};
-  if constexpr (Config::signs == Signs::fixed) {
-    QT_UNROLL
-    for (int i = 0; i < 8; ++i) mask.word[i] = args.sign_mask[i];
-  }
-  return mask;
-}
-
-/// Packed codes of block `block` of row `row` of one copy, and its scale byte, to where they
-/// belong.
-template <class Config>
-QT_FN void store_block(const qt_tensor& to, i64 batch, i64 row, i64 block, i64 blocks,
-                       const u32 (&packed)[4], u32 byte) {
-  // Only plain operands may be strided.
-  const i64 ld = Config::output == Output::plain ? to.ld : blocks * 32;
-  const i64 first = batch * to.batch_stride + row * ld + block * 32;
-  u8* codes = static_cast<u8*>(to.data) + first / 2;
-  if ((reinterpret_cast<u64>(codes) & 15u) == 0) {
-    store_global(reinterpret_cast<Words4*>(codes), {{packed[0], packed[1], packed[2], packed[3]}});
-  } else {
-    QT_UNROLL
-    for (int i = 0; i < 16; ++i) codes[i] = u8(packed[i / 4] >> (8 * (i % 4)));
-  }
-  u8* scales = static_cast<u8*>(to.scales) + batch * to.scale_batch_stride;
-  if constexpr (Config::output == Output::scales_128x4) {
-    scales[place_128x4(row, block, ceil_div(blocks, 4))] = u8(byte);
-  } else {
-    scales[row * to.scale_ld + block] = u8(byte);
-  }
-}
-
-/// Rotates and quantises the block that `raw` holds; every lane of the warp takes part.
-template <class Config>
-QT_FN u32 quantize_raw(const Raw<Config::input>& raw, u32 signs, u32 segment_lane, u32 lane_step,
-                       const Noise& noise, u64 position, u32 (&packed)[4]) {
-  float x[32];
-  QT_UNROLL
-  for (int j = 0; j < 32; ++j) x[j] = raw.value(j);
-  rotate_over_lanes<Config::rotation, Config::signs != Signs::none>(x, signs, segment_lane,
-                                                                    lane_step);
-  return quantize_fast<Config::scale_rule, Config::rounding>(x, noise, position, packed);
+QT_FN u32 quantize_values(float (&x)[32], u32 signs, u32 lane, const Noise& noise, u64 position,
+                          u32 (&packed)[4]) {
+  constexpr int g = Config::rotation;
+  const float largest = rotate_over_lanes<g, Config::signs != Signs::none>(x, signs, lane, 1u);
+  return quantize_sums<Config::scale_rule, Config::rounding, g>(x, largest, noise, position,
+                                                                packed);
 }
 
 /// Row-wise, packed output: blocks of rows first_row..last_row, spread over `threads_in_all`.
@@ -111,33 +40,28 @@ QT_FN void quantize_rows(const qt_args& args, i64 batch, u32 first_row, u32 last
   const u8* source =
       static_cast<const u8*>(args.a.data) + batch * args.a.batch_stride * bytes_of(Config::input);
   const bool aligned = is_aligned<Config::input>(source, args.a.ld);
+  const Copy to = copy_of<Config>(args.d, batch, blocks);
 
-  const auto load = [&](u32 index, Raw<Config::input>& raw) {
-    const bool inside = index < total;
-    const u32 row = inside ? index / blocks : 0u;
-    const u32 block = inside ? index - row * blocks : 0u;
-    const i64 rest = inside ? k - i64(block) * 32 : 0;
-    load_block<Config::input>(raw, source, i64(first_row + row) * args.a.ld + i64(block) * 32,
-                              rest < 32 ? int(rest) : 32, aligned);
-  };
-
-  // A warp goes on while its first lane has work: shuffles need all lanes.
-  Raw<Config::input> next;
+  // A warp goes on while its first lane has work: shuffles need all lanes. Other warps hide the
+  // time that its loads take.
   const u32 lane = thread % 32u;
-  u32 index = thread;
-  if (index - lane < total) load(index, next);
-  while (index - lane < total) {
-    const Raw<Config::input> raw = next;
-    const u32 after = index + threads_in_all;
-    if (after - lane < total) load(after, next);
-    const u32 row = first_row + index / blocks;
-    const u32 block = index % blocks;
+  for (u32 index = thread; index - lane < total; index += threads_in_all) {
+    const bool inside = index < total;
+    const u32 in_band = inside ? index / blocks : 0u;
+    const u32 block = inside ? index - in_band * blocks : 0u;
+    const u32 row = first_row + in_band;
+    const i64 rest = inside ? k - i64(block) * 32 : 0;
+    Raw<Config::input> raw;
+    load_block<Config::input>(raw, source, i64(row) * args.a.ld + i64(block) * 32,
+                              rest < 32 ? int(rest) : 32, aligned);
+    float x[32];
+    QT_UNROLL
+    for (int j = 0; j < 32; ++j) x[j] = raw.value(j);
     u32 packed[4];
-    const u32 byte = quantize_raw<Config>(
-        raw, block_signs<g>(mask, block), lane, 1u, noise,
+    const u32 byte = quantize_values<Config>(
+        x, block_signs<g>(mask, block), lane, noise,
         noise_position(row, i64(block) * 32, args.row0, args.k0, k_global), packed);
-    if (index < total) store_block<Config>(args.d, batch, row, block, blocks, packed, byte);
-    index = after;
+    if (inside) store_block<Config>(to, row, block, blocks, packed, byte);
   }
 }
 
@@ -191,6 +115,7 @@ QT_FN void quantize_columns(const qt_args& args, const qt_tensor& to, i64 batch,
   const SignMask mask = signs_of<Config>(args);
   const Noise noise = {args.noise_seed, args.stream, noise_lane(args.operand, 1)};
   const ColumnPlace place = column_place<Config>(args);
+  const Copy copy = copy_of<Config>(to, batch, padded / 32);
   u32 raw[32];
   QT_UNROLL
   for (u32 pass = 0; pass < 2u; ++pass) {
@@ -211,14 +136,15 @@ QT_FN void quantize_columns(const qt_args& args, const qt_tensor& to, i64 batch,
         x[r] = half_of<Config::input>(raw[r], int(pass));
       }
     }
-    rotate_over_lanes<g, Config::signs != Signs::none>(x, block_signs<g>(mask, block), lane, 4u);
+    const float largest = rotate_over_lanes<g, Config::signs != Signs::none>(
+        x, block_signs<g>(mask, block), lane, 4u);
     const i64 row = i64(first_column) + column;  // of the transposed copy
     u32 packed[4];
-    const u32 byte = quantize_fast<Config::scale_rule, Config::rounding>(
-        x, noise, noise_position(row, i64(block) * 32, place.row0, place.k0, place.k_global),
-        packed);
+    const u32 byte = quantize_sums<Config::scale_rule, Config::rounding, Config::rotation>(
+        x, largest, noise,
+        noise_position(row, i64(block) * 32, place.row0, place.k0, place.k_global), packed);
     if (row < k && i64(block) * 32 < padded)
-      store_block<Config>(to, batch, row, block, padded / 32, packed, byte);
+      store_block<Config>(copy, u32(row), block, u32(padded / 32), packed, byte);
   }
 }
 
@@ -239,6 +165,7 @@ QT_FN void quantize_expanded(const qt_args& args, i64 batch, u32 group, u32 thre
   const u32 ranges = shared_base() + teams * stage.bytes;  // 12 bytes a warp
   const i64 row = i64(group) * teams + slot;
   const bool row_exists = row < args.m;
+  if constexpr (Config::early) let_next_start();
 
   const SignMask mask = signs_of<Config>(args);
   const Noise noise = {args.noise_seed, args.stream, noise_lane(args.operand, 0)};
@@ -246,22 +173,19 @@ QT_FN void quantize_expanded(const qt_args& args, i64 batch, u32 group, u32 thre
   const u8* source =
       static_cast<const u8*>(args.a.data) + batch * args.a.batch_stride * bytes_of(Config::input);
   const bool aligned = is_aligned<Config::input>(source, args.a.ld);
-  const auto load = [&](u32 block, Raw<Config::input>& raw) {
-    const i64 rest = row_exists ? k - i64(block) * 32 : 0;
-    load_block<Config::input>(raw, source, rest > 0 ? row * args.a.ld + i64(block) * 32 : 0,
-                              rest < 32 ? int(rest) : 32, aligned);
-  };
-
   RowRange range = {};
-  Raw<Config::input> next;
-  load(t, next);
   const u32 lane = thread % 32u;
   for (u32 block = t; block - lane < blocks; block += team) {
-    const Raw<Config::input> raw = next;
-    if (block + team - lane < blocks) load(block + team, next);
+    const i64 rest = row_exists ? k - i64(block) * 32 : 0;
+    Raw<Config::input> raw;
+    load_block<Config::input>(raw, source, rest > 0 ? row * args.a.ld + i64(block) * 32 : 0,
+                              rest < 32 ? int(rest) : 32, aligned);
+    float x[32];
+    QT_UNROLL
+    for (int j = 0; j < 32; ++j) x[j] = raw.value(j);
     u32 packed[4];
-    const u32 byte = quantize_raw<Config>(
-        raw, block_signs<g>(mask, block), lane, 1u, noise,
+    const u32 byte = quantize_values<Config>(
+        x, block_signs<g>(mask, block), lane, noise,
         noise_position(row, i64(block) * 32, args.row0, args.k0, k_global), packed);
     if (block < blocks) {
       store_shared_4(codes + staged_place(block), {{packed[0], packed[1], packed[2], packed[3]}});
@@ -269,27 +193,8 @@ QT_FN void quantize_expanded(const qt_args& args, i64 batch, u32 group, u32 thre
       widen(range, byte, packed);
     }
   }
-  const RowRange of_warp = {warp_max(range.high), warp_max(range.depth), warp_max(range.nan)};
-  if (lane == 0) {
-    const u32 at = ranges + thread / 32u * 12u;
-    store_shared_u32(at, of_warp.high);
-    store_shared_u32(at + 4u, of_warp.depth);
-    store_shared_u32(at + 8u, of_warp.nan);
-  }
-  sync_block();
-  if (!row_exists) return;
-  RowRange whole = {};
-  for (u32 w = 0; w < team / 32u; ++w) {
-    const u32 at = ranges + (slot * (team / 32u) + w) * 12u;
-    whole.high = max_u32(whole.high, load_shared_u32(at));
-    whole.depth = max_u32(whole.depth, load_shared_u32(at + 4u));
-    whole.nan |= load_shared_u32(at + 8u);
-  }
-  const u32 reference = reference_of<type>(whole);
-  u8* out = static_cast<u8*>(args.d.data) + batch * args.d.batch_stride + row * blocks * 32;
-  if (t == 0)
-    static_cast<u8*>(args.d.scales)[batch * args.d.scale_batch_stride + row] = u8(reference);
-  store_expanded<type>(out, codes, bytes, blocks, reference, t, team);
+  finish_expanded<type, team>(args.d, batch, row, row_exists, codes, bytes, blocks, ranges, range,
+                              thread);
 }
 
 template <class Config>

@@ -27,6 +27,27 @@ Problem gemm_problem(Contract contract, Spread spread, DType d_type, Extent k) {
   return p;
 }
 
+Problem stand_in_problem(Layout layout, DType d_type) {
+  auto p = gemm_problem(Contract::fast, Spread::narrow, d_type, Extent::exactly(4096));
+  p.a_layout = p.b_layout = layout;
+  p.accumulate = Accumulate::accumulate;
+  p.bias = Bias::per_column;
+  return p;
+}
+
+Problem one_operand(Op op, DType a_type, DType d_type, Layout a_layout, Layout d_layout) {
+  Problem p;
+  p.op = op;
+  p.m = {1, 8192};
+  p.k = Extent::exactly(4096);
+  p.a_type = a_type;
+  p.d_type = d_type;
+  p.a_layout = a_layout;
+  p.d_layout = d_layout;
+  p.rotation = 256;
+  return p;
+}
+
 Problem quantize_problem(DType type, std::int32_t g, ScaleRule rule, Rounding rounding,
                          Copies copies, Layout layout) {
   Problem p;
@@ -42,6 +63,13 @@ Problem quantize_problem(DType type, std::int32_t g, ScaleRule rule, Rounding ro
   p.biased = BiasedRounding::allowed;
   p.copies = copies;
   p.d_layout = layout;
+  return p;
+}
+
+Problem packed_problem(std::int64_t tokens, DType d_type) {
+  auto p = gemm_problem(Contract::fast, Spread::any, d_type, Extent::exactly(8192));
+  p.m = {1, tokens};
+  p.bias = Bias::per_column;
   return p;
 }
 
@@ -67,6 +95,16 @@ std::vector<Problem> problems() {
                        Layout::e5m2),
       quantize_problem(DType::f16, 128, ScaleRule::ceil, Rounding::rne, Copies::rows,
                        Layout::int8_rows),
+      packed_problem(8, DType::bf16),
+      packed_problem(16, DType::f16),
+      packed_problem(64, DType::bf16),
+      stand_in_problem(Layout::e5m2, DType::f32),
+      stand_in_problem(Layout::int8_rows, DType::bf16),
+      one_operand(Op::pack, DType::mxfp4, DType::mxfp4, Layout::plain, Layout::e5m2),
+      one_operand(Op::pack, DType::mxfp4, DType::mxfp4, Layout::plain, Layout::int8_rows),
+      one_operand(Op::pack, DType::mxfp4, DType::mxfp4, Layout::plain, Layout::permuted),
+      one_operand(Op::dequantize, DType::mxfp4, DType::f16, Layout::plain, Layout::plain),
+      one_operand(Op::hadamard, DType::bf16, DType::bf16, Layout::chosen, Layout::plain),
   };
 }
 
@@ -87,9 +125,7 @@ std::vector<Variant> corners(const Family& family, const Problem& p, const Targe
   return out;
 }
 
-}  // namespace
-
-TEST_CASE("cuda families compile without spills and with overlapping products") {
+void compile_all_of(std::initializer_list<const Family*> families, std::size_t least) {
   if (const auto identity = cuda::nvrtc_identity(); !identity.ok()) {
     std::cout << "SKIPPED: " << identity.status().message() << "\n";
     return;
@@ -102,7 +138,7 @@ TEST_CASE("cuda families compile without spills and with overlapping products") 
   for (const auto* arch : {"sm_90a", "sm_80"}) {
     const auto target = *parse_target(arch);
     for (const auto& p : problems())
-      for (const Family* family : cuda::families()) {
+      for (const Family* family : families) {
         if (!family->refuses(p, target).empty()) continue;
         // Architectures share texts: corners on one of them are enough.
         const bool all = std::string(arch) == "sm_90a" || family->name() == "cuda_gemm_mma";
@@ -131,6 +167,21 @@ TEST_CASE("cuda families compile without spills and with overlapping products") 
   auto other = std::async(std::launch::async, work, 1);
   for (const auto& complaint : work(0)) FAIL_CHECK(complaint);
   for (const auto& complaint : other.get()) FAIL_CHECK(complaint);
-  CHECK(jobs.size() > 20);
+  CHECK(jobs.size() >= least);
   std::cout << jobs.size() << " kernels compiled\n";
+}
+
+}  // namespace
+
+TEST_CASE("cuda quantisers compile without spills") {
+  compile_all_of({&cuda::quantize(), &cuda::pack(), &cuda::dequantize(), &cuda::hadamard()}, 20);
+}
+TEST_CASE("cuda products compile without spills and overlap") {
+  compile_all_of({&cuda::gemm_e5m2(), &cuda::gemm_int8(), &cuda::gemm_packed()}, 20);
+}
+TEST_CASE("portable cuda products compile without spills") {
+  compile_all_of({&cuda::gemm_mma(), &cuda::stand_in()}, 10);
+}
+TEST_CASE("every cuda family is compiled by one of these tests") {
+  CHECK(cuda::families().size() == 9);
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "generator/cuda/families.hpp"
+#include "runtime/backend.hpp"
 #include "runtime/cuda/driver_api.hpp"
 #include "runtime/cuda/kernel.hpp"
 #include "runtime/cuda/nvrtc.hpp"
@@ -53,11 +54,16 @@ class Device {
   }
 
   const cuda::LoadedKernel& kernel(const Source& source, std::string_view what) {
+    return *shared_kernel(source, what);
+  }
+
+  std::shared_ptr<const cuda::LoadedKernel> shared_kernel(const Source& source,
+                                                          std::string_view what) {
     auto flat = flatten(source);
     require(flat.status());
     {
       const std::lock_guard lock(mutex_);
-      if (const auto found = kernels_.find(*flat); found != kernels_.end()) return *found->second;
+      if (const auto found = kernels_.find(*flat); found != kernels_.end()) return found->second;
     }
     auto cubin = cuda::nvrtc_compile(*flat, target_.arch, source.flags);
     if (!cubin.ok())
@@ -69,7 +75,7 @@ class Device {
     require(loaded.status());
     auto kernel = std::dynamic_pointer_cast<const cuda::LoadedKernel>(*loaded);
     const std::lock_guard lock(mutex_);
-    return *kernels_.emplace(*flat, std::move(kernel)).first->second;
+    return kernels_.emplace(*flat, std::move(kernel)).first->second;
   }
 
   /// Enqueues one call of a variant.
@@ -183,5 +189,38 @@ inline void compile_all(Device& device,
     }));
   for (auto& one : work) one.get();
 }
+
+/// The device as the runtime's Executable wants it: compiles in process, keeps no store.
+class DeviceBackend final : public Backend {
+ public:
+  explicit DeviceBackend(Device& device) : device_(device) {
+    info_.name = device.name();
+    info_.target = device.target();
+    info_.units = device.units();
+  }
+  const DeviceInfo& device() const override { return info_; }
+  Result<Binary> compile(const Source&) override { return Binary{}; }
+  Result<std::shared_ptr<const Kernel>> load(const Binary&, const Source& source) override {
+    return std::shared_ptr<const Kernel>(device_.shared_kernel(source, source.entry));
+  }
+  Result<PrebuiltKernel> prebuilt(const Problem&, const Variant&) override {
+    return Status(Code::not_supported, "none");
+  }
+  Status launch(const Kernel& kernel, const Launch& launch, const qt_args& args,
+                void* stream) const override {
+    return static_cast<const cuda::LoadedKernel&>(kernel).launch(
+        launch, args, static_cast<cuda::CUstream>(stream));
+  }
+  Result<void*> allocate(std::int64_t) override { return Status(Code::not_supported, "tests do"); }
+  void release(void*) override {}
+  Status upload(void*, const void*, std::int64_t) override { return {}; }
+  Status download(void*, const void*, std::int64_t) override { return {}; }
+  Status synchronize() override { return device_.synchronize(), Status{}; }
+  std::unique_ptr<Stopwatch> stopwatch() override { return nullptr; }
+
+ private:
+  Device& device_;
+  DeviceInfo info_;
+};
 
 }  // namespace quarterturn::cuda_test

@@ -1,12 +1,13 @@
 // Speeds of the CUDA families and of cuBLASLt, in one process and in turn: `speed_cuda [quantize]
-// [gemm]`. Sustained figures: the second half of a run of at least 0.3 s.
+// [gemm] [plans]`. Sustained figures: the second half of a run of at least 0.3 s.
 #include <algorithm>
 #include <cmath>
 #include <functional>
 #include <random>
 #include <set>
 
-#include "mxfp4/types.h"
+#include "reference/formats.hpp"
+#include "runtime/executable.hpp"
 #include "tests/cuda/cublas_peer.hpp"
 #include "tests/cuda/device.hpp"
 
@@ -92,7 +93,7 @@ std::vector<unsigned char> gaussian_bf16() {
   std::normal_distribution<float> normal;
   std::vector<unsigned char> out(std::size_t(32) << 20);
   for (std::size_t i = 0; i < out.size(); i += 2) {
-    const auto h = qt::bf16_from_f32(normal(random));
+    const auto h = reference::bf16_bits(normal(random));
     std::memcpy(&out[i], &h, 2);
   }
   return out;
@@ -150,51 +151,84 @@ void quantize_speeds(Device& device, Meter& meter, const std::vector<unsigned ch
     Rounding rounding;
     Copies copies;
     Layout layout;
-    std::vector<std::int64_t> threads;
+    bool every;  // variant, or the default alone
   };
   constexpr auto rne = Rounding::rne, sr = Rounding::sr16;
   constexpr auto rows = Copies::rows, both = Copies::both, columns = Copies::columns;
   constexpr auto plain = Layout::plain, e5m2 = Layout::e5m2, int8 = Layout::int8_rows;
-  const std::vector<std::int64_t> one = {256}, all = {256, 128, 512};
+  std::vector<std::pair<Problem, Variant>> calls;
+  std::vector<std::pair<Source, std::string>> sources;
   for (const Case& c :
-       {Case{32, Signs::none, rne, rows, plain, all}, Case{32, Signs::none, sr, rows, plain, all},
-        Case{32, Signs::per_call, rne, rows, plain, one},
-        Case{0, Signs::none, rne, rows, plain, one}, Case{128, Signs::none, rne, rows, plain, one},
-        Case{256, Signs::none, sr, rows, plain, one},
-        Case{32, Signs::none, rne, columns, plain, one},
-        Case{32, Signs::none, rne, both, plain, one}, Case{32, Signs::none, sr, both, plain, one},
-        Case{32, Signs::none, rne, rows, e5m2, all}, Case{32, Signs::none, sr, rows, e5m2, all},
-        Case{32, Signs::none, rne, rows, int8, one}}) {
+       {Case{32, Signs::none, rne, rows, plain, true}, Case{32, Signs::none, sr, rows, plain, true},
+        Case{32, Signs::per_call, rne, rows, plain, false},
+        Case{0, Signs::none, rne, rows, plain, false},
+        Case{128, Signs::none, rne, rows, plain, false},
+        Case{256, Signs::none, sr, rows, plain, false},
+        Case{32, Signs::none, rne, columns, plain, true},
+        Case{32, Signs::none, sr, columns, plain, true},
+        Case{32, Signs::none, rne, both, plain, true}, Case{32, Signs::none, sr, both, plain, true},
+        Case{128, Signs::none, sr, both, plain, false},
+        Case{32, Signs::none, rne, rows, e5m2, true}, Case{32, Signs::none, sr, rows, e5m2, true},
+        Case{32, Signs::none, rne, rows, int8, true}}) {
     const auto p = quantize_problem(m, k, c.g, c.signs, c.rounding, c.copies, c.layout);
-    for (const auto threads : c.threads) {
-      auto v = cuda::quantize().default_variant(p, device.target());
-      v.values["threads"] = threads;
-      qt_args args{};
-      args.m = m;
-      args.k = k;
-      args.batch = 1;
-      args.a = {x->data(), nullptr, k, 0, 0, 0};
-      args.d = c.copies == columns ? qt_tensor{codes.data(), scales.data(), m, m / 32, 0, 0}
-                                   : qt_tensor{codes.data(), scales.data(), k, k / 32, 0, 0};
-      args.d2 = {codes2.data(), scales2.data(), m, m / 32, 0, 0};
-      args.noise_seed = 1;
-      args.sign_seed = 2;
-      const double out_bytes = c.layout == plain ? 0.53125 : 1.0;
-      const double bytes = double(m) * k * (2 + out_bytes * (c.copies == both ? 2 : 1));
-      const auto t = meter.read([&](int) { device.run(cuda::quantize(), p, v, args); }, 0.1);
-      std::cout << fmt::format(
-          "  {:<7} h{:<3} {:<8} {:<4} {:<9} t{}: {:.1f} us {:.0f} GB/s {:.1f} %\n",
-          name_of(c.copies), c.g, name_of(c.signs), name_of(c.rounding), name_of(c.layout), threads,
-          t.sustained * 1e6, bytes / t.sustained * 1e-9, 100 * bytes / t.sustained / copy_rate);
+    for (const auto& v : cuda::quantize().variants(p, device.target())) {
+      calls.emplace_back(p, v);
+      sources.emplace_back(cuda::quantize().emit(p, device.target(), v), v.text());
+      if (!c.every) break;
     }
   }
+  compile_all(device, sources);
+  for (const auto& [p, v] : calls) {
+    const auto& kernel = device.kernel(cuda::quantize(), p, v);
+    qt_args args{};
+    args.m = m;
+    args.k = k;
+    args.batch = 1;
+    args.a = {x->data(), nullptr, k, 0, 0, 0};
+    args.d = p.copies == columns ? qt_tensor{codes.data(), scales.data(), m, m / 32, 0, 0}
+                                 : qt_tensor{codes.data(), scales.data(), k, k / 32, 0, 0};
+    args.d2 = {codes2.data(), scales2.data(), m, m / 32, 0, 0};
+    args.noise_seed = 1;
+    args.sign_seed = 2;
+    const double out_bytes = p.d_layout == plain ? 0.53125 : 1.0;
+    const double bytes = double(m) * k * (2 + out_bytes * (p.copies == both ? 2 : 1));
+    const auto launch = cuda::quantize().launch(p, v, args, device.units());
+    const auto t =
+        meter.read([&](int) { require(kernel.launch(launch, args, device.stream())); }, 0.08);
+    std::cout << fmt::format(
+        "  {:<7} h{:<3} {:<8} {:<4} {:<9} t{} r{}: {:.1f} us {:.0f} GB/s {:.1f} %\n",
+        name_of(p.copies), p.rotation, name_of(p.signs), name_of(p.a_rounding), name_of(p.d_layout),
+        v.value("threads"), v.value("resident"), t.sustained * 1e6, bytes / t.sustained * 1e-9,
+        100 * bytes / t.sustained / copy_rate);
+  }
 }
+
+struct Shape {
+  std::int64_t m, n, k;
+};
+const std::vector<Shape> kShapes = {{8192, 4096, 4096}, {8192, 14336, 4096}, {8192, 4096, 14336},
+                                    {8192, 8192, 8192}, {8192, 28672, 8192}, {16384, 16384, 16384}};
 
 struct Contestant {
   std::string name;
   const Family* family;
   std::vector<std::pair<const std::string, std::int64_t>> values;
 };
+
+Problem gemm_problem(const Shape& s, Layout layout) {
+  Problem p;
+  p.op = Op::gemm;
+  p.role = Role::fprop;
+  p.m = {0, s.m};
+  p.n = Extent::exactly(s.n);
+  p.k = Extent::exactly(s.k);
+  p.a_type = p.b_type = DType::mxfp4;
+  p.d_type = DType::bf16;
+  p.rotation = 32;
+  p.contract = layout == Layout::e5m2 ? Contract::fast : Contract::exact;
+  p.spread = Spread::narrow;
+  return p;
+}
 
 void gemm_speeds(Device& device, Meter& meter, const std::vector<unsigned char>& pattern) {
   constexpr int sets = 3;
@@ -204,22 +238,27 @@ void gemm_speeds(Device& device, Meter& meter, const std::vector<unsigned char>&
   Memory peer_workspace(device, 64 << 20), workspace(device, 16 << 20);
   const auto e4m3 = gaussian_e4m3(pattern);
   const std::vector<Contestant> contestants = {
-      {"e5m2 128x192 p4", &cuda::gemm_e5m2(), {}},
-      {"e5m2 128x192 p2", &cuda::gemm_e5m2(), {{"promote", 2}}},
-      {"e5m2 128x192 p4 cl2", &cuda::gemm_e5m2(), {{"cluster", 2}}},
+      {"e5m2 128x192 p4", &cuda::gemm_e5m2(), {{"tile_n", 192}, {"promote", 4}, {"pieces", 1}}},
       {"e5m2 128x256 pieces", &cuda::gemm_e5m2(), {{"tile_n", 256}, {"promote", 2}, {"pieces", 2}}},
       {"int8 128x256", &cuda::gemm_int8(), {}},
-      {"int8 128x256 cl2", &cuda::gemm_int8(), {{"cluster", 2}}},
-      {"int8 256x128", &cuda::gemm_int8(), {{"tile_m", 256}, {"tile_n", 128}}},
   };
+  const auto variant_of = [&](const Contestant& c, const Problem& p) {
+    auto v = c.family->default_variant(p, device.target());
+    for (const auto& [name, value] : c.values) v.values[name] = value;
+    return v;
+  };
+  std::vector<std::pair<Source, std::string>> sources;
+  for (const Shape& s : kShapes)
+    for (const auto& c : contestants) {
+      const auto p =
+          gemm_problem(s, c.family == &cuda::gemm_e5m2() ? Layout::e5m2 : Layout::int8_rows);
+      if (c.family->refuses(p, device.target()).empty())
+        sources.emplace_back(c.family->emit(p, device.target(), variant_of(c, p)), c.name);
+    }
+  compile_all(device, sources);
   std::map<std::string, double> log_sum;
   int shapes = 0;
-  struct Shape {
-    std::int64_t m, n, k;
-  };
-  for (const Shape& s :
-       {Shape{8192, 4096, 4096}, Shape{8192, 14336, 4096}, Shape{8192, 4096, 14336},
-        Shape{8192, 8192, 8192}, Shape{8192, 28672, 8192}, Shape{16384, 16384, 16384}}) {
+  for (const Shape& s : kShapes) {
     ++shapes;
     const double flops = 2.0 * double(s.m) * double(s.n) * double(s.k);
     std::cout << fmt::format("{}x{}x{}: TFLOP/s burst / sustained @MHz W\n", s.m, s.n, s.k);
@@ -289,20 +328,9 @@ void gemm_speeds(Device& device, Meter& meter, const std::vector<unsigned char>&
         }
       }
       for (const auto& c : contestants) {
-        Problem p;
-        p.op = Op::gemm;
-        p.role = Role::fprop;
-        p.m = {0, s.m};
-        p.n = Extent::exactly(s.n);
-        p.k = Extent::exactly(s.k);
-        p.a_type = p.b_type = DType::mxfp4;
-        p.d_type = DType::bf16;
-        p.rotation = 32;
-        p.contract = layout == Layout::e5m2 ? Contract::fast : Contract::exact;
-        p.spread = Spread::narrow;
+        const auto p = gemm_problem(s, layout);
         if (!c.family->refuses(p, device.target()).empty()) continue;
-        auto v = c.family->default_variant(p, device.target());
-        for (const auto& [name, value] : c.values) v.values[name] = value;
+        const auto v = variant_of(c, p);
         if (c.family->a_layout(p, v) != layout) continue;
         if (const auto reason = c.family->illegal(p, device.target(), v); !reason.empty()) {
           std::cout << c.name << ": " << reason << "\n";
@@ -335,6 +363,102 @@ void gemm_speeds(Device& device, Meter& meter, const std::vector<unsigned char>&
     std::cout << fmt::format("  {:<22} {:.3f}\n", name, std::exp((sum - base) / shapes));
 }
 
+// Whole products from bf16: both operands rotated and rounded on the fly, beside cuBLAS's bf16.
+void plan_speeds(Device& device, Meter& meter, const std::vector<unsigned char>& pattern) {
+  CublasPeer peer;
+  Memory one(device, std::vector<float>{1.0f}), peer_workspace(device, 64 << 20);
+  DeviceBackend backend(device);
+  struct Kind {
+    Contract contract;
+    Spread spread;
+    Rounding rounding;
+    Role role;
+  };
+  const std::vector<Kind> kinds = {{Contract::exact, Spread::narrow, Rounding::rne, Role::fprop},
+                                   {Contract::fast, Spread::any, Rounding::sr16, Role::fprop},
+                                   {Contract::fast, Spread::any, Rounding::sr16, Role::wgrad}};
+  const auto problem_of = [](const Kind& kind, const Shape& s) {
+    Problem p;
+    p.op = Op::hadamard_gemm;
+    p.role = kind.role;
+    p.m = Extent::exactly(s.m);
+    p.n = Extent::exactly(s.n);
+    p.k = Extent::exactly(s.k);
+    p.a_type = p.b_type = p.d_type = DType::bf16;
+    if (kind.role == Role::wgrad) p.a_major = p.b_major = Major::rows, p.d_type = DType::f32;
+    p.rotation = 32;
+    p.contract = kind.contract;
+    p.spread = kind.spread;
+    p.a_rounding = p.b_rounding = kind.rounding;
+    return p;
+  };
+  std::vector<std::pair<Source, std::string>> sources;
+  for (const Shape& s : kShapes)
+    for (const Kind& kind : kinds) {
+      const auto p = problem_of(kind, s);
+      const auto plan = default_plan(p, device.target());
+      require(plan.status());
+      if (&s == &kShapes[0]) std::cout << plan->text() << "\n";
+      for (const auto& step : plan->steps)
+        sources.emplace_back(find_family(step.variant.family)
+                                 ->emit(step_problem(p, device.target(), *plan, step.kind),
+                                        device.target(), step.variant),
+                             plan->text());
+    }
+  compile_all(device, sources);
+  std::map<std::string, double> log_sum;
+  for (const Shape& s : kShapes) {
+    const double flops = 2.0 * double(s.m) * double(s.n) * double(s.k);
+    Memory d(device, s.m * s.n * 4);
+    const auto a = repeated(device, pattern, s.m * s.k * 2),
+               b = repeated(device, pattern, s.n * s.k * 2);
+    std::cout << fmt::format("{}x{}x{} from bf16: TFLOP/s burst / sustained @MHz W\n", s.m, s.n,
+                             s.k);
+    double base = 0;
+    const auto print = [&](const std::string& name, const Meter::Reading& t) {
+      if (base == 0) base = t.sustained;
+      std::cout << fmt::format("  {:<28} {:.0f} / {:.0f} @{} {}: {:.2f}\n", name,
+                               flops / t.burst * 1e-12, flops / t.sustained * 1e-12, t.clock,
+                               t.watts, base / t.sustained);
+      log_sum[name] += std::log(base / t.sustained);
+    };
+    const auto bf16 = peer.plan(CublasPeer::Input::bf16, CublasPeer::Sums::exact, s.m, s.n, s.k,
+                                one.data(), 64 << 20);
+    if (!bf16.ok) continue;
+    print("cublas bf16", meter.read(
+                             [&](int) {
+                               peer.run(bf16, a->data(), b->data(), d.data(), peer_workspace.data(),
+                                        device.stream());
+                             },
+                             0.2));
+    for (const Kind& kind : kinds) {
+      const auto p = problem_of(kind, s);
+      const auto plan = default_plan(p, device.target());
+      require(plan.status());
+      const auto built = Executable::build(backend, p, *plan);
+      require(built.status());
+      Memory workspace(device, (*built)->workspace_bytes());
+      qt_args args{};
+      args.m = s.m;
+      args.n = s.n;
+      args.k = s.k;
+      args.batch = 1;
+      args.a = {a->data(), nullptr, p.a_major == Major::k ? s.k : s.m, 0, 0, 0};
+      args.b = {b->data(), nullptr, p.b_major == Major::k ? s.k : s.n, 0, 0, 0};
+      args.d = {d.data(), nullptr, s.n, 0, 0, 0};
+      args.alpha = 1;
+      args.workspace = workspace.data();
+      print(fmt::format("{} {} {} {}", name_of(kind.role), name_of(kind.contract),
+                        name_of(kind.spread), name_of(kind.rounding)),
+            meter.read([&](int) { require((*built)->run(args, device.stream())); }, 0.2));
+    }
+  }
+  std::cout << "geometric mean of sustained over cublas bf16:\n";
+  for (const auto& [name, sum] : log_sum)
+    std::cout << fmt::format("  {:<28} {:.3f}\n", name,
+                             std::exp(sum / static_cast<double>(kShapes.size())));
+}
+
 }  // namespace
 
 int main(int count, char** words) {
@@ -352,6 +476,7 @@ int main(int count, char** words) {
     std::cout << device->name() << ", " << device->units() << " SMs\n";
     if (wants("quantize")) quantize_speeds(*device, meter, pattern);
     if (wants("gemm")) gemm_speeds(*device, meter, pattern);
+    if (wants("plans")) plan_speeds(*device, meter, pattern);
   } catch (const std::exception& error) {
     std::cout << "failed: " << error.what() << "\n";
     return 1;

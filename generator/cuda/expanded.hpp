@@ -1,0 +1,55 @@
+// Kernels that write expanded rows (templates/cuda/expand.h): how threads share rows, and what
+// shared memory the waiting rows need.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "generator/family.hpp"
+
+namespace quarterturn::cuda {
+
+inline bool is_expanded(Layout layout) {
+  return layout == Layout::e5m2 || layout == Layout::int8_rows;
+}
+
+/// The problem's d_layout is expanded.
+struct ExpandedRows {
+  std::int64_t threads, threads_per_row;
+  Layout layout;
+  std::int64_t unit;  ///< k is padded to it with zero blocks
+
+  ExpandedRows(const Problem& p, std::int64_t threads_of_block)
+      : threads(threads_of_block),
+        threads_per_row(threads_of_block),
+        layout(p.d_layout),
+        unit(padding_unit(p)) {
+    // As few rounds as the whole block can do, and no more threads than that takes.
+    const auto blocks = padded(p.k.hi) / 32;
+    for (std::int64_t team = 32; team < threads && threads_per_row == threads; team *= 2)
+      if (team >= blocks) threads_per_row = team;
+  }
+
+  std::int64_t rows_of_block() const { return threads / threads_per_row; }
+  std::int64_t padded(std::int64_t k) const { return packed_stride(layout, round_up(k, unit)); }
+  /// staged_row of expand.h for each row, then 12 bytes a warp.
+  std::int64_t shared_bytes(std::int64_t k) const {
+    const auto blocks = std::max<std::int64_t>(padded(k) / 32, 4);
+    const auto scales_at = (blocks - 1) * 16 + (blocks - 1) / 8 * 16 + 16;
+    return rows_of_block() * round_up(scales_at + blocks, 16) + threads / 32 * 12;
+  }
+  std::string element() const {
+    return layout == Layout::e5m2 ? "qt::cuda::Expanded::e5m2" : "qt::cuda::Expanded::int8";
+  }
+};
+
+/// Why not even one row fits shared memory; empty when it does.
+inline std::string refuse_length(const Problem& p, const Target& t) {
+  if (ExpandedRows(p, 32).shared_bytes(p.k.hi) <= t.shared_bytes) return {};
+  return fmt::format("expands rows of at most {} elements on {}: a row waits in shared memory",
+                     t.shared_bytes * 16 / 10, t.key());
+}
+
+}  // namespace quarterturn::cuda

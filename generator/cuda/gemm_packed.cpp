@@ -1,0 +1,165 @@
+// cuda_gemm_packed: few tokens against packed weights on Hopper (templates/cuda/gemm_packed.h).
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "generator/cuda/config_text.hpp"
+#include "generator/cuda/families.hpp"
+
+namespace quarterturn::cuda {
+namespace {
+
+// Constants of gemm_packed.h and permuted.h.
+constexpr std::int64_t kStripe = 64, kChunk = 128, kChunkBytes = 4096 + 256;
+constexpr std::int64_t kGroups = 4;  // warp groups that multiply
+constexpr std::uint32_t kThreads = 640;
+constexpr std::int64_t kMostBlocks = 148;  // no Hopper chip has more SMs
+
+class GemmPacked final : public Family {
+ public:
+  std::string_view name() const override { return "cuda_gemm_packed"; }
+  std::int32_t revision() const override { return 1; }
+  Vendor vendor() const override { return Vendor::nvidia; }
+
+  std::string refuses(const Problem& p, const Target& t) const override {
+    if (t.arch != "sm_90a") return "needs sm_90a (wgmma)";
+    if (p.op != Op::gemm) return "multiplies quantised operands: op = gemm";
+    if (p.a_type != DType::mxfp4 || p.b_type != DType::mxfp4) return "needs both operands in mxfp4";
+    if (p.grouping != Grouping::none || p.batch.hi > 1) return "has no grouped or batched form";
+    if (p.epilogue != Epilogue::none) return "has no activation in its epilogue";
+    if (p.accumulate != Accumulate::overwrite) return "does not add to C";
+    if (p.d_layout != Layout::plain) return "writes D row-major";
+    if (p.contract == Contract::exact) return "FP8 accumulation is not contract = exact";
+    if (p.m.hi > 256) return "is for up to 256 tokens: m";
+    if (auto reason = refuse_layout("a_layout", p.a_layout, Layout::e5m2); !reason.empty())
+      return reason;
+    return refuse_layout("b_layout", p.b_layout, Layout::permuted);
+  }
+
+  std::vector<Parameter> parameters(const Problem& p, const Target&) const override {
+    std::vector<std::int64_t> tokens = {64, 32}, stripes = {4, 2};
+    if (p.m.hi <= 8) {
+      tokens = {8};
+      stripes = {1, 2};
+    } else if (p.m.hi <= 16) {
+      tokens = {16};
+      stripes = {1, 2};
+    } else if (p.m.hi <= 32) {
+      tokens = {32};
+      stripes = {2, 4, 1};
+    }
+    return {
+        {"tokens", tokens, ParameterStage::compile, "of a tile"},
+        {"stripes", stripes, ParameterStage::compile, "of 64 weights of a tile"},
+        {"rounds", {2, 1}, ParameterStage::compile, "chunks of K that a warp group takes a stage"},
+        {"stages", {4, 3, 5, 6, 8}, ParameterStage::compile, "in flight"},
+        {"promote", {4, 2}, ParameterStage::compile, "times 128 of K that the tensor core sums"}};
+  }
+
+  std::string illegal(const Problem&, const Target& t, const Variant& v) const override {
+    if (const auto bytes = shared_bytes(v); bytes > t.shared_bytes)
+      return fmt::format("its stages need {} bytes of shared memory, a block has {}", bytes,
+                         t.shared_bytes);
+    return {};
+  }
+
+  Source emit(const Problem& p, const Target& t, const Variant& v) const override {
+    const std::string entry =
+        fmt::format("quarterturn_gemm_packed_{}_{}_{}x{}", name_of(p.role), name_of(p.d_type),
+                    v.value("tokens"), v.value("stripes") * kStripe);
+    ConfigText text;
+    text.dimension("k", p.k);
+    text.constant("long long", "k_unit", fmt::format("{}", padding_unit(p)), "k is padded to");
+    text.constant("qt::cuda::DType", "output",
+                  fmt::format("qt::cuda::DType::{}", name_of(p.d_type)), "of D and bias");
+    text.flag("accumulate", false, "");
+    text.flag("bias", p.bias == Bias::per_column, "adds a vector of n");
+    text.descale(p);
+    text.integer("tokens", v.value("tokens"), "of a tile");
+    const auto counted = [&](std::string_view name, std::int64_t value, std::string_view comment) {
+      text.constant("unsigned", name, fmt::format("{}", value), comment);
+    };
+    counted("stripes", v.value("stripes"), "of 64 weights of a tile");
+    counted("chunks", chunks(v), "of 128 of K of a stage");
+    counted("stages", v.value("stages"), "in flight");
+    counted("promote", v.value("promote"), "times 128 of K that the tensor core sums");
+    return text.source(p, t, v, "cuda/gemm_packed.h", "gemm_packed_sm90",
+                       {entry, static_cast<int>(kThreads), 1, {"a_map"}});
+  }
+
+  Launch launch(const Problem& p, const Variant& v, const qt_args& args,
+                std::int64_t units) const override {
+    Launch out;
+    const auto pitch =
+        packed_stride(Layout::e5m2, round_up(std::max<std::int64_t>(args.k, 1), padding_unit(p)));
+    const auto tiles = ceil_div(ceil_div(args.n, kStripe), v.value("stripes")) *
+                       ceil_div(args.m, v.value("tokens"));
+    // Every block gets a part of the work: waiting for one without any would not end.
+    const auto work = tiles * ceil_div(ceil_div(pitch, kChunk), chunks(v));
+    out.grid = {static_cast<std::uint32_t>(std::min({units, work, kMostBlocks})), 1, 1};
+    out.block = {kThreads, 1, 1};
+    out.shared_bytes = shared_bytes(v);
+    out.start = Launch::Start::early;
+    out.map_count = 1;
+    auto& map = out.maps[0];
+    map.memory = TensorMap::Memory::a_data;
+    map.type = TensorMap::Type::u8;
+    map.swizzle = TensorMap::Swizzle::b128;
+    map.rank = 3;
+    const auto rows = static_cast<std::uint64_t>(std::max<std::int64_t>(args.m, 1));
+    map.sizes = {static_cast<std::uint64_t>(pitch), rows, 1};
+    map.strides_bytes = {static_cast<std::uint64_t>(pitch),
+                         static_cast<std::uint64_t>(pitch) * rows};
+    map.box = {static_cast<std::uint32_t>(kChunk), static_cast<std::uint32_t>(v.value("tokens")),
+               1};
+    return out;
+  }
+
+  Layout a_layout(const Problem&, const Variant&) const override { return Layout::e5m2; }
+  Layout b_layout(const Problem&, const Variant&) const override { return Layout::permuted; }
+
+  // Two tiles' sums and a flag a block.
+  std::int64_t workspace_bytes(const Problem&, const Variant& v, const Sizes&) const override {
+    return kMostBlocks * (2 * v.value("stripes") * kStripe * v.value("tokens") * 4 + 8);
+  }
+
+  // As cuda_gemm_e5m2 between promotions; parts of K and blocks add at most 8 sums more.
+  double relative_error(const Problem&, const Variant& v, std::int64_t k) const override {
+    const auto steps = 4.0 * static_cast<double>(v.value("promote"));
+    return (33 * steps + 1) * 0x1p-13 +
+           static_cast<double>(ceil_div(k, v.value("promote") * kChunk) + 8) * 0x1p-24 +
+           6 * 0x1p-24;
+  }
+
+  // Time to read the weights, in cuda_gemm_e5m2's units: one is 12.3 ps of an H200.
+  double predicted_cost(const Problem& p, const Target& t, const Variant& v) const override {
+    const double bytes = static_cast<double>(round_up(p.n.hi, v.value("stripes") * kStripe)) *
+                         static_cast<double>(p.k.hi) * 0.53125;
+    const auto tiles = ceil_div(std::max<std::int64_t>(p.m.hi, 1), v.value("tokens"));
+    double factor = 1.0 + 0.002 * static_cast<double>(v.value("tokens"));
+    for (const auto& axis : parameters(p, t))
+      if (v.value(axis.name) != axis.values.front()) factor += 0.02;
+    return (bytes * static_cast<double>(tiles) * factor / 3.6e12 + 3e-6) / 12.3e-12;
+  }
+
+ private:
+  static std::int64_t chunks(const Variant& v) {
+    return v.value("rounds") * kGroups / v.value("stripes");
+  }
+  // Shared of gemm_packed.h.
+  static std::int64_t shared_bytes(const Variant& v) {
+    const auto tokens = v.value("tokens"), stripes = v.value("stripes");
+    const auto stage = round_up(chunks(v) * (tokens * kChunk + stripes * kChunkBytes), 1024);
+    return v.value("stages") * (stage + 16) +
+           (kGroups / stripes - 1) * stripes * kStripe * tokens * 4;
+  }
+};
+
+}  // namespace
+
+const Family& gemm_packed() {
+  static const GemmPacked family;
+  return family;
+}
+
+}  // namespace quarterturn::cuda

@@ -1,0 +1,414 @@
+// D = alpha * A * B^T + bias on Hopper for few tokens: A expanded to E5M2 (expand.h), B's weights
+// packed (permuted.h), decoded in registers and multiplied from there. Weights are read once, at
+// the speed of memory; so B's rows are the tensor core's 64 rows, tokens its columns.
+//
+// A tile is 64 * `stripes` weights by `tokens` tokens. All tiles' K, cut into units of `chunks` *
+// 128, is shared out evenly: a block takes a run of units, and so may hold the end of one tile,
+// whole ones, and the beginning of another. Who holds a tile's last unit finishes it: the others
+// leave their sums in the workspace and raise a flag. A block waits for lower ones only, which have
+// started before it. Flags are 64 bits that random memory does not hold, and are lowered after
+// use, so that the workspace needs no preparation.
+//
+// Four warp groups multiply, in `stripes` stripes and 4 / stripes parts of K; a thread of the fifth
+// brings units through a ring of `stages`. It starts on weights before the kernel that quantises A
+// has ended. Sums are promoted to binary32 every four chunks of a group, as in gemm_sm90.h.
+//
+// Rows that do not fit E5M2's window are computed here too, by plain arithmetic.
+#ifndef QT_CUDA_GEMM_PACKED_H
+#define QT_CUDA_GEMM_PACKED_H
+
+#include "cuda/epilogue.h"
+#include "cuda/permuted.h"
+#include "cuda/primitives_wgmma.h"
+
+namespace qt::cuda {
+
+/// Products with rows that do not fit, since the code was loaded, for qturn_stats.
+QT_COUNTER(quarterturn_stand_ins);
+
+namespace gemm_packed {
+
+constexpr u32 kMultipliers = 512;  // threads; another group of 128 follows
+constexpr u64 kReady = 0x517ec0de9a2b7d43ull;
+
+/// Where things lie in shared memory.
+template <class Config>
+struct Shared {
+  static constexpr u32 parts = 4 / Config::stripes;  // of K, side by side
+  static constexpr u32 x_bytes = Config::chunks * Config::tokens * 128;
+  static constexpr u32 w_bytes = Config::chunks * Config::stripes * kChunkCodes;
+  static constexpr u32 s_bytes = Config::chunks * Config::stripes * kChunkScales;
+  static constexpr u32 stage = (x_bytes + w_bytes + s_bytes + 1023) / 1024 * 1024;
+  static constexpr u32 sums_at = Config::stages * stage;
+  static constexpr u32 sums_bytes = (parts - 1) * Config::stripes * kStripe * Config::tokens * 4;
+  static constexpr u32 full_at = sums_at + sums_bytes;
+  static constexpr u32 empty_at = full_at + Config::stages * 8;
+  static constexpr u32 bytes = empty_at + Config::stages * 8;
+};
+
+/// This call's work, and the part of it that is this block's.
+template <class Config>
+struct Work {
+  u32 k_chunks;  // chunks of 128 of K
+  u32 units_of_tile;
+  u32 stripes;  // of all weights
+  u32 token_tiles;
+  u32 total;       // units of all tiles
+  u32 begin, end;  // this block's
+
+  QT_FN Work(const qt_args& args, i64 k) {
+    k_chunks = u32(expanded_pitch(k, Config::k_unit) / 128);
+    units_of_tile = (k_chunks + Config::chunks - 1) / Config::chunks;
+    stripes = u32((args.n + kStripe - 1) / kStripe);
+    token_tiles = u32((args.m + Config::tokens - 1) / Config::tokens);
+    const u32 groups = (stripes + Config::stripes - 1) / Config::stripes;
+    total = groups * token_tiles * units_of_tile;
+    begin = begin_of(block_index());
+    end = begin_of(block_index() + 1);
+  }
+  QT_FN u32 begin_of(u32 block) const { return u32(u64(total) * block / block_count()); }
+  QT_FN u32 first_stripe(u32 tile) const { return tile / token_tiles * Config::stripes; }
+  QT_FN u32 first_token(u32 tile) const { return tile % token_tiles * Config::tokens; }
+};
+
+template <class Config>
+QT_FN void bring(const qt_args& args, const qt_tensor_map& a_map, const Work<Config>& work,
+                 u32 base) {
+  using S = Shared<Config>;
+  prefetch_map(&a_map);
+  const u8* const codes = static_cast<const u8*>(args.b.data);
+  const u8* const scales = static_cast<const u8*>(args.b.scales);
+  const auto weights = [&](u32 unit, u32 stage) {
+    const u32 tile = unit / work.units_of_tile;
+    const u32 chunk = unit % work.units_of_tile * Config::chunks;
+    const u32 count = min_u32(work.k_chunks - chunk, Config::chunks);
+    const u32 first = work.first_stripe(tile);
+    const u32 here = min_u32(work.stripes - first, Config::stripes);
+    const u32 full = base + S::full_at + 8u * stage, at = base + stage * S::stage + S::x_bytes;
+    barrier_arrive_expect(full,
+                          count * (here * (kChunkCodes + kChunkScales) + Config::tokens * 128u));
+    for (u32 i = 0; i < here; ++i) {
+      const u64 from = u64(first + i) * work.k_chunks + chunk;
+      copy_bulk(at + i * Config::chunks * kChunkCodes, codes + from * kChunkCodes,
+                count * kChunkCodes, full);
+      copy_bulk(at + S::w_bytes + i * Config::chunks * kChunkScales, scales + from * kChunkScales,
+                count * kChunkScales, full);
+    }
+  };
+  const auto tokens = [&](u32 unit, u32 stage) {
+    const u32 tile = unit / work.units_of_tile;
+    const u32 chunk = unit % work.units_of_tile * Config::chunks;
+    const u32 count = min_u32(work.k_chunks - chunk, Config::chunks);
+    for (u32 i = 0; i < count; ++i)
+      copy_tile(base + stage * S::stage + i * Config::tokens * 128u, &a_map,
+                base + S::full_at + 8u * stage, i32((chunk + i) * 128u),
+                i32(work.first_token(tile)), 0);
+  };
+  // The first round of the ring is empty.
+  const u32 ahead = min_u32(work.end - work.begin, Config::stages);
+  for (u32 i = 0; i < ahead; ++i) weights(work.begin + i, i);
+  wait_for_previous();
+  for (u32 i = 0; i < ahead; ++i) tokens(work.begin + i, i);
+  u32 stage = 0, parity = 0;
+  for (u32 unit = work.begin + ahead; unit < work.end; ++unit) {
+    barrier_wait(base + S::empty_at + 8u * stage, parity);
+    weights(unit, stage);
+    tokens(unit, stage);
+    if (++stage == Config::stages) {
+      stage = 0;
+      parity ^= 1u;
+    }
+  }
+}
+
+/// Element k of a row of A, its scale and all.
+template <class Config>
+QT_FN float a_value(const u8* row, i64 pitch, u32 reference, u32 k) {
+  if (reference == kUnfit) {
+    const u32 code = row[k / 2u] >> (4u * (k % 2u)) & 15u;
+    return dequantize(code, row[pitch / 2 + k / 32u]);
+  }
+  return mul(f16_to_float(u16(row[expanded_place(k)] << 8)),
+             reference_value<Expanded::e5m2>(reference));
+}
+
+/// The exact product of one row of each operand, in every lane of a warp.
+template <class Config>
+QT_FN float exact_product(const qt_args& args, const Work<Config>& work, u32 token, u32 weight,
+                          u32 a_reference, u32 lane) {
+  const i64 pitch = i64(work.k_chunks) * 128;
+  const u8* const a = static_cast<const u8*>(args.a.data) + token * pitch;
+  const u64 first = u64(weight / kStripe) * work.k_chunks;
+  float sum = 0.0f;
+  for (u32 block = lane; block < work.k_chunks * 4u; block += 32u) {
+    const u8* const codes =
+        static_cast<const u8*>(args.b.data) + (first + block / 4u) * kChunkCodes;
+    const u32 byte = static_cast<const u8*>(
+        args.b.scales)[(first + block / 4u) * kChunkScales + scale_place(weight, block)];
+    for (u32 s = 0; s < 4u; ++s) {
+      const u32 word =
+          restore_signs(*reinterpret_cast<const u32*>(codes + word_place(weight, block, s)));
+      for (u32 e = 0; e < 8u; ++e)
+        sum = fma_rn(a_value<Config>(a, pitch, a_reference, block * 32u + s * 8u + e),
+                     dequantize((word >> (4u * e)) & 15u, byte), sum);
+    }
+  }
+  QT_UNROLL
+  for (u32 step = 16; step > 0; step /= 2) sum = sum + shuffle_xor(sum, step);
+  return sum;
+}
+
+template <class Config>
+QT_FN void store_one(const qt_args& args, u32 token, u32 weight, float v) {
+  if constexpr (Config::bias) v = v + element<Config::output>(args.bias, weight);
+  const i64 at = i64(token) * args.d.ld + weight;
+  if constexpr (Config::output == DType::f32) {
+    static_cast<float*>(args.d.data)[at] = v;
+  } else {
+    static_cast<u16*>(args.d.data)[at] = u16(pack_pair<Config::output>(v, 0.0f));
+  }
+}
+
+/// A finished stripe's sums to D. Thread: rows 16w + g and 8 below, tokens 8j + 2q and the next.
+template <class Config>
+QT_FN void store_sums(const qt_args& args, const Work<Config>& work, u32 tile, u32 stripe,
+                      const float (&sums)[Config::tokens / 2], u32 thread) {
+  const u32 lane = thread % 32u;
+  const u32 weight0 = (work.first_stripe(tile) + stripe) * kStripe + thread / 32u * 16u + lane / 4u;
+  const u32 token0 = work.first_token(tile) + lane % 4u * 2u;
+  const u8* const b_references =
+      static_cast<const u8*>(args.b.scales) + u64(work.stripes) * work.k_chunks * kChunkScales;
+  const u8* const a_references = static_cast<const u8*>(args.a.scales);
+  const float factor = mul(args.alpha, Config::descale);
+  const auto b_reference = [&](u32 weight) -> u32 {
+    return weight < args.n ? b_references[weight] : kZeroRow;
+  };
+  const auto a_reference = [&](u32 token) -> u32 {
+    return token < args.m ? a_references[token] : kZeroRow;
+  };
+  const u32 of_rows[2] = {b_reference(weight0), b_reference(weight0 + 8u)};
+  bool left = of_rows[0] == kUnfit || of_rows[1] == kUnfit;
+  QT_UNROLL
+  for (u32 j = 0; j < u32(Config::tokens) / 8u; ++j) {
+    QT_UNROLL
+    for (u32 column = 0; column < 2u; ++column) {
+      const u32 token = token0 + 8u * j + column;
+      const u32 of_token = a_reference(token);
+      left = left || of_token == kUnfit;
+      const float by = mul(factor, reference_value<Expanded::e5m2>(of_token));
+      QT_UNROLL
+      for (u32 half = 0; half < 2u; ++half) {
+        const u32 weight = weight0 + 8u * half;
+        if (token < args.m && weight < args.n && of_token != kUnfit && of_rows[half] != kUnfit)
+          store_one<Config>(args, token, weight,
+                            mul(mul(sums[4u * j + 2u * half + column],
+                                    reference_value<Expanded::e5m2>(of_rows[half])),
+                                by));
+      }
+    }
+  }
+  if (warp_ballot(left) == 0) return;
+  // A warp computes its unfit products together, one by one.
+  for (u32 i = 0; i < u32(Config::tokens) * 16u; ++i) {
+    const u32 token = work.first_token(tile) + i % u32(Config::tokens);
+    const u32 weight = shuffle_from(weight0, 0u) + i / u32(Config::tokens);
+    const u32 of_token = a_reference(token);
+    if (token >= args.m || weight >= args.n) continue;
+    if (of_token != kUnfit && b_reference(weight) != kUnfit) continue;
+    const float sum = exact_product<Config>(args, work, token, weight, of_token, lane);
+    if (lane == 0) {
+      store_one<Config>(args, token, weight, mul(factor, sum));
+      count_event(&quarterturn_stand_ins, 1);
+    }
+  }
+}
+
+template <class Config>
+QT_FN void multiply(const qt_args& args, const Work<Config>& work, u32 base) {
+  using S = Shared<Config>;
+  constexpr u32 width = Config::tokens / 2;
+  const u32 group = warp_index() / 4u, thread = thread_index() % 128u, lane = thread % 32u;
+  const u32 stripe = group % Config::stripes, part = group / Config::stripes;
+  constexpr u32 slot = Config::stripes * kStripe * Config::tokens;  // floats
+  float* const begun = static_cast<float*>(args.workspace);  // a slot a block: a last tile's sums
+  float* const ended = begun + u64(block_count()) * slot;    // a first tile's, if others began it
+  u64* const flags = reinterpret_cast<u64*>(ended + u64(block_count()) * slot);
+  const u8* const b_references =
+      static_cast<const u8*>(args.b.scales) + u64(work.stripes) * work.k_chunks * kChunkScales;
+
+  u32 stage = 0, parity = 0;
+  bool owes = false;  // a first tile to finish
+  for (u32 unit = work.begin; unit < work.end;) {
+    const u32 tile = unit / work.units_of_tile;
+    const u32 tile_end = (tile + 1u) * work.units_of_tile;
+    const u32 end = min_u32(tile_end, work.end);
+    const bool from_start = unit == tile * work.units_of_tile;
+    // References of this thread's rows; unfit ones decode to numbers that nobody uses.
+    const u32 weight0 =
+        (work.first_stripe(tile) + stripe) * kStripe + thread / 32u * 16u + lane / 4u;
+    const u32 upper = weight0 < args.n ? b_references[weight0] : kZeroRow;
+    const u32 lower = weight0 + 8u < args.n ? b_references[weight0 + 8u] : kZeroRow;
+
+    float sums[width], part_sums[width];
+    QT_UNROLL
+    for (u32 j = 0; j < width; ++j) sums[j] = part_sums[j] = 0.0f;
+    u32 pending = 0;  // chunks in part_sums
+    for (; unit < end; ++unit) {
+      const u32 chunk0 = unit % work.units_of_tile * Config::chunks;
+      barrier_wait(base + S::full_at + 8u * stage, parity);
+      const u32 at = base + stage * S::stage;
+      QT_UNROLL
+      for (u32 i = 0; i < Config::chunks / S::parts; ++i) {
+        const u32 chunk = i * S::parts + part;
+        if (chunk0 + chunk >= work.k_chunks) continue;
+        const u32 codes = at + S::x_bytes + (stripe * Config::chunks + chunk) * kChunkCodes;
+        const u32 bytes =
+            load_shared_u16(at + S::x_bytes + S::w_bytes +
+                            (stripe * Config::chunks + chunk) * kChunkScales + thread * 2u);
+        const PermutedTable above = permuted_table(bytes & 0xffu, upper);
+        const PermutedTable below = permuted_table(bytes >> 8, lower);
+        Words4 a[4];
+        QT_UNROLL
+        for (u32 v = 0; v < 2u; ++v) {
+          const Words4 words = load_shared_4(codes + v * 2048u + thread * 16u);
+          QT_UNROLL
+          for (u32 s = 0; s < 2u; ++s) {
+            Words4& to = a[2u * v + s];
+            decode_permuted(words.word[2u * s], above, to.word[0], to.word[2]);
+            decode_permuted(words.word[2u * s + 1u], below, to.word[1], to.word[3]);
+          }
+        }
+        pin(part_sums);
+        wgmma_fence();
+        const u64 x = wgmma_tile(at + chunk * Config::tokens * 128u);
+        QT_UNROLL
+        for (u32 s = 0; s < 4u; ++s) wgmma_e5m2(part_sums, a[s], x + s * 2u, pending | s);
+        wgmma_commit();
+        wgmma_wait<0>();
+        QT_UNROLL
+        for (u32 s = 0; s < 4u; ++s) pin(a[s]);
+        pin(part_sums);
+        if (++pending == Config::promote) {
+          QT_UNROLL
+          for (u32 j = 0; j < width; ++j) sums[j] = sums[j] + part_sums[j];
+          pending = 0;
+        }
+      }
+      if (lane == 0) barrier_arrive(base + S::empty_at + 8u * stage);
+      if (++stage == Config::stages) {
+        stage = 0;
+        parity ^= 1u;
+      }
+    }
+    if (pending != 0) {
+      QT_UNROLL
+      for (u32 j = 0; j < width; ++j) sums[j] = sums[j] + part_sums[j];
+    }
+
+    // Parts of K come together in the first part's group.
+    if constexpr (S::parts > 1) {
+      const u32 mine = base + S::sums_at + (stripe * 128u + thread) * 16u;
+      constexpr u32 pitch = Config::stripes * 128u * 16u;  // of four sums of all threads
+      sync_named(1u + stripe, S::parts * 128u);            // the last tile's sums have been read
+      if (part > 0) {
+        QT_UNROLL
+        for (u32 j = 0; j < width / 4u; ++j)
+          store_shared_4(mine + ((part - 1u) * (width / 4u) + j) * pitch,
+                         {{bits_of(sums[4u * j]), bits_of(sums[4u * j + 1u]),
+                           bits_of(sums[4u * j + 2u]), bits_of(sums[4u * j + 3u])}});
+      }
+      sync_named(1u + stripe, S::parts * 128u);
+      if (part == 0) {
+        QT_UNROLL
+        for (u32 p = 0; p < S::parts - 1u; ++p) {
+          QT_UNROLL
+          for (u32 j = 0; j < width / 4u; ++j) {
+            const Words4 other = load_shared_4(mine + (p * (width / 4u) + j) * pitch);
+            QT_UNROLL
+            for (u32 e = 0; e < 4u; ++e)
+              sums[4u * j + e] = sums[4u * j + e] + float_of(other.word[e]);
+          }
+        }
+      }
+    }
+    if (part > 0) continue;
+
+    const bool finished = end == tile_end;
+    if (finished && from_start) {
+      store_sums<Config>(args, work, tile, stripe, sums, thread);
+      continue;
+    }
+    float* const to = (finished ? ended : begun) + u64(block_index()) * slot;
+    QT_UNROLL
+    for (u32 j = 0; j < width / 4u; ++j)
+      store_global(reinterpret_cast<Words4*>(to) + (j * Config::stripes + stripe) * 128u + thread,
+                   {{bits_of(sums[4u * j]), bits_of(sums[4u * j + 1u]), bits_of(sums[4u * j + 2u]),
+                     bits_of(sums[4u * j + 3u])}});
+    if (finished) {
+      owes = true;
+    } else {
+      // The barrier gathers all threads' stores under the flag's release.
+      sync_named(9u, Config::stripes * 128u);
+      if (stripe == 0 && thread == 0) release_flag(flags + block_index(), kReady);
+    }
+  }
+
+  if (part > 0 || !owes) return;
+  const u32 tile = work.begin / work.units_of_tile;
+  u32 first = block_index();
+  while (work.begin_of(first) > tile * work.units_of_tile) --first;
+  if (stripe == 0 && thread == 0) {
+    for (u32 block = first; block < block_index(); ++block)
+      while (acquire_flag(flags + block) != kReady) {
+      }
+  }
+  sync_named(9u, Config::stripes * 128u);
+  float sums[width];
+  QT_UNROLL
+  for (u32 j = 0; j < width; ++j) sums[j] = 0.0f;
+  for (u32 block = first; block <= block_index(); ++block) {
+    const float* from = (block == block_index() ? ended : begun) + u64(block) * slot;
+    QT_UNROLL
+    for (u32 j = 0; j < width / 4u; ++j) {
+      const Words4 v = load_global(reinterpret_cast<const Words4*>(from) +
+                                   (j * Config::stripes + stripe) * 128u + thread);
+      QT_UNROLL
+      for (u32 e = 0; e < 4u; ++e) sums[4u * j + e] = sums[4u * j + e] + float_of(v.word[e]);
+    }
+  }
+  if (stripe == 0 && thread == 0) {
+    for (u32 block = first; block < block_index(); ++block) release_flag(flags + block, 0);
+  }
+  store_sums<Config>(args, work, tile, stripe, sums, thread);
+}
+
+}  // namespace gemm_packed
+
+template <class Config>
+QT_FN void gemm_packed_sm90(const Config&, const qt_args& args, const qt_tensor_map& a_map) {
+  using namespace gemm_packed;
+  using S = Shared<Config>;
+  const u32 base = shared_base();
+  if (thread_index() == 0) {
+    for (u32 i = 0; i < Config::stages; ++i) {
+      barrier_init(base + S::full_at + 8u * i, 1u);
+      barrier_init(base + S::empty_at + 8u * i, kMultipliers / 32u);
+    }
+    barrier_init_fence();
+  }
+  sync_block();
+  const Work<Config> work(args, Config::k > 0 ? Config::k : args.k);
+  if (warp_index() >= kMultipliers / 32u) {
+    give_registers<24>();
+    if (thread_index() == kMultipliers) bring<Config>(args, a_map, work, base);
+  } else {
+    take_registers<112>();
+    // References of A and the last call's D and workspace are the previous kernel's.
+    wait_for_previous();
+    multiply<Config>(args, work, base);
+  }
+}
+
+}  // namespace qt::cuda
+
+#endif

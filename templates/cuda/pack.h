@@ -1,0 +1,99 @@
+// MXFP4 operands from packed codes and scales to expanded rows (expand.h) or permuted weights
+// (permuted.h).
+#ifndef QT_CUDA_PACK_H
+#define QT_CUDA_PACK_H
+
+#include "cuda/permuted.h"
+
+namespace qt::cuda {
+
+/// 16 bytes of codes, at a multiple of 16 or not.
+QT_FN Words4 load_codes(const u8* from, bool aligned) {
+  if (aligned) return load_readonly(reinterpret_cast<const Words4*>(from));
+  Words4 v = {};
+  QT_UNROLL
+  for (u32 i = 0; i < 16u; ++i) v.word[i / 4u] |= u32(from[i]) << (8u * (i % 4u));
+  return v;
+}
+
+/// `threads_per_row` threads share a row, whose codes wait in shared memory until all its scales
+/// have been seen.
+template <class Config>
+QT_FN void pack(const Config&, const qt_args& args) {
+  constexpr u32 team = Config::threads_per_row;
+  constexpr u32 teams = Config::threads / team;
+  const i64 k = Config::k > 0 ? Config::k : args.k;
+  const u32 given = u32(round_up(k, Config::k_unit) / 32);
+  const u32 blocks = u32(expanded_pitch(k, Config::k_unit) / 32);
+  const StagedRow stage = staged_row(blocks);
+  const u32 thread = thread_index(), t = thread % team;
+  const u32 codes = shared_base() + thread / team * stage.bytes;
+  const u32 bytes = codes + stage.scales_at;
+  const i64 batch = block_index_z();
+  const i64 row = i64(block_index()) * teams + thread / team;
+  const bool row_exists = row < args.m;
+  const u8* from = static_cast<const u8*>(args.a.data) +
+                   (batch * args.a.batch_stride + (row_exists ? row : 0) * args.a.ld) / 2;
+  const u8* scales = static_cast<const u8*>(args.a.scales) + batch * args.a.scale_batch_stride +
+                     (row_exists ? row : 0) * args.a.scale_ld;
+  const bool aligned = (reinterpret_cast<u64>(from) & 15u) == 0;
+
+  RowRange range = {};
+  for (u32 block = t; block < blocks; block += team) {
+    const bool inside = row_exists && block < given;
+    const Words4 v = inside ? load_codes(from + block * 16u, aligned) : Words4{};
+    const u32 byte = inside ? scales[block] : 0u;
+    store_shared_4(codes + staged_place(block), v);
+    store_shared_u8(bytes + block, byte);
+    widen(range, byte, v.word);
+  }
+  finish_expanded<Config::element, team>(args.d, batch, row, row_exists, codes, bytes, blocks,
+                                         shared_base() + teams * stage.bytes, range, thread);
+}
+
+/// A block permutes a stripe of 64 rows: four threads a row, one for each block of a chunk.
+template <class Config>
+QT_FN void pack_permuted(const Config&, const qt_args& args) {
+  const i64 k = Config::k > 0 ? Config::k : args.k;
+  const u32 given = u32(round_up(k, Config::k_unit) / 32);
+  const u32 chunks = u32(expanded_pitch(k, Config::k_unit) / 128);
+  const u32 stripe = block_index(), thread = thread_index();
+  const u32 in_stripe = thread / 4u, q = thread % 4u;
+  const i64 row = i64(stripe) * kStripe + in_stripe;
+  const bool row_exists = row < args.m;
+  const u8* from = static_cast<const u8*>(args.a.data) + (row_exists ? row : 0) * args.a.ld / 2;
+  const u8* scales =
+      static_cast<const u8*>(args.a.scales) + (row_exists ? row : 0) * args.a.scale_ld;
+  const bool aligned = (reinterpret_cast<u64>(from) & 15u) == 0;
+  u8* const out = static_cast<u8*>(args.d.data) + u64(stripe) * chunks * kChunkCodes;
+  u8* const out_scales = static_cast<u8*>(args.d.scales) + u64(stripe) * chunks * kChunkScales;
+
+  RowRange range = {};
+  for (u32 chunk = 0; chunk < chunks; ++chunk) {
+    const u32 block = chunk * 4u + q;
+    const bool inside = row_exists && block < given;
+    const Words4 v = inside ? load_codes(from + block * 16u, aligned) : Words4{};
+    const u32 byte = inside ? scales[block] : 0u;
+    widen(range, byte, v.word);
+    QT_UNROLL
+    for (u32 s = 0; s < 4u; ++s)
+      *reinterpret_cast<u32*>(out + chunk * kChunkCodes + word_place(in_stripe, q, s)) =
+          move_signs(v.word[s]);
+    out_scales[chunk * kChunkScales + scale_place(in_stripe, q)] = u8(byte);
+  }
+  QT_UNROLL
+  for (u32 step = 1; step <= 2u; step *= 2u) {
+    range.high = max_u32(range.high, shuffle_xor(range.high, step));
+    range.depth = max_u32(range.depth, shuffle_xor(range.depth, step));
+    range.nan |= shuffle_xor(range.nan, step);
+  }
+  if (q == 0) {
+    u8* const references =
+        static_cast<u8*>(args.d.scales) + u64(ceil_div(args.m, kStripe)) * chunks * kChunkScales;
+    references[row] = u8(permuted_reference(range));
+  }
+}
+
+}  // namespace qt::cuda
+
+#endif

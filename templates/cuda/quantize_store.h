@@ -1,0 +1,78 @@
+// Where quantised blocks go: layouts, places of copies, and what quantisers share.
+#ifndef QT_CUDA_QUANTIZE_STORE_H
+#define QT_CUDA_QUANTIZE_STORE_H
+
+#include "args.h"
+#include "cuda/expand.h"
+#include "cuda/load.h"
+#include "cuda/rotate.h"
+
+namespace qt::cuda {
+
+/// Where codes and scales go: the spelling of the generator's layouts.
+enum class Output { plain, scales_128x4, e5m2, int8_rows };
+
+/// The spelling and the order are those of the generator's Copies.
+enum class Copies { rows, columns, both };
+
+QT_FN constexpr bool is_expanded(Output output) {
+  return output == Output::e5m2 || output == Output::int8_rows;
+}
+
+QT_FN constexpr i64 padding_unit(int rotation) { return rotation > 32 ? rotation : 32; }
+
+/// Byte of block `block` of row `row` in 128 x 4 tiles, `tiles` of them along K.
+QT_FN i64 place_128x4(i64 row, i64 block, i64 tiles) {
+  return ((row / 128) * tiles + block / 4) * 512 + (row % 32) * 16 + row / 32 % 4 * 4 + block % 4;
+}
+
+/// Where this call's part of the transposed copy lies in the whole one, in that copy's coordinates.
+struct ColumnPlace {
+  i64 row0, k0, k_global;
+};
+template <class Config>
+QT_FN ColumnPlace column_place(const qt_args& args) {
+  // Beside a row-wise copy, row0 and k0 are that copy's, and the rows are taken to be all there
+  // are.
+  if constexpr (Config::copies == Copies::both) return {args.k0, args.row0, args.m};
+  return {args.row0, args.k0, args.k_global > 0 ? args.k_global : args.m};
+}
+
+/// One copy of this batch entry, as stores need it.
+struct Copy {
+  u8* codes;
+  u8* scales;
+  u32 row_bytes, scale_ld;
+  bool aligned;  // every block's codes start at a multiple of 16
+};
+
+template <class Config>
+QT_FN Copy copy_of(const qt_tensor& to, i64 batch, i64 blocks) {
+  // Only plain operands may be strided.
+  const i64 ld = Config::output == Output::plain ? to.ld : blocks * 32;
+  u8* codes = static_cast<u8*>(to.data) + batch * to.batch_stride / 2;
+  return {codes, static_cast<u8*>(to.scales) + batch * to.scale_batch_stride, u32(ld / 2),
+          u32(to.scale_ld), ((reinterpret_cast<u64>(codes) | u64(ld / 2)) & 15u) == 0};
+}
+
+/// Packed codes of block `block`, of `blocks` in a row, and its scale byte, to where they belong.
+template <class Config>
+QT_FN void store_block(const Copy& to, u32 row, u32 block, u32 blocks, const u32 (&packed)[4],
+                       u32 byte) {
+  u8* codes = to.codes + u64(row) * to.row_bytes + block * 16u;
+  if (to.aligned) {
+    store_global(reinterpret_cast<Words4*>(codes), {{packed[0], packed[1], packed[2], packed[3]}});
+  } else {
+    QT_UNROLL
+    for (int i = 0; i < 16; ++i) codes[i] = u8(packed[i / 4] >> (8 * (i % 4)));
+  }
+  if constexpr (Config::output == Output::scales_128x4) {
+    to.scales[place_128x4(row, block, ceil_div(blocks, 4))] = u8(byte);
+  } else {
+    to.scales[u64(row) * to.scale_ld + block] = u8(byte);
+  }
+}
+
+}  // namespace qt::cuda
+
+#endif

@@ -1,0 +1,199 @@
+// The transposed copy, and both copies from one reading of X: tiles of 128 rows and 64 columns come
+// to shared memory while the last one is quantised, row-wise from its rows and column-wise from its
+// columns.
+//
+// 256 threads; each has one block of 32 of each copy in a tile. A rotation may span the tile's four
+// blocks down and its two blocks across, so that g is at most 128 for columns alone and 64 for
+// both.
+#ifndef QT_CUDA_QUANTIZE_TILES_H
+#define QT_CUDA_QUANTIZE_TILES_H
+
+#include "cuda/quantize_store.h"
+
+namespace qt::cuda {
+
+namespace tiles {
+
+constexpr u32 kRows = 128, kColumns = 64, kThreads = 256;
+constexpr u32 kGroup = 8;  // tiles walked down before the next one across: a sector of scale bytes
+
+/// What a kernel reads.
+struct Matrix {
+  const u8* data;
+  i64 pitch;  // bytes
+  i64 rows, columns;
+  bool aligned;  // every row starts at a multiple of 16 bytes
+};
+
+/// Where 16-byte piece `piece` of row `row` of a tile lies, so that neither direction has bank
+/// conflicts.
+template <class Config>
+QT_FN u32 place(u32 row, u32 piece) {
+  constexpr u32 pitch = kColumns * bytes_of(Config::input);
+  return row * pitch + (piece ^ ((row ^ (row >> 5)) & 7u)) * 16u;
+}
+
+/// Starts the copy of the tile at (first_row, first_column), zeros beyond the matrix.
+template <class Config>
+QT_FN void bring(const Matrix& x, u32 first_row, u32 first_column, u32 to) {
+  constexpr u32 bytes = u32(bytes_of(Config::input));
+  constexpr u32 pieces = kColumns * bytes / 16u;  // of a row
+  constexpr u32 rows = kThreads / pieces;         // that threads bring at once
+  const u32 row = thread_index() / pieces, piece = thread_index() % pieces;
+  const i64 left = (x.columns - first_column) * bytes - piece * 16u;
+  const u8* from =
+      x.data + (u64(first_row) + row) * u64(x.pitch) + first_column * bytes + piece * 16u;
+  if (x.aligned && first_row + kRows <= x.rows && first_column + kColumns <= x.columns) {
+    QT_UNROLL
+    for (u32 i = 0; i < kRows / rows; ++i) {
+      copy_async_16(to + place<Config>(row + i * rows, piece), from, 16u);
+      from += rows * x.pitch;
+    }
+    return;
+  }
+  for (u32 i = 0; i < kRows / rows; ++i) {
+    const u32 at = to + place<Config>(row + i * rows, piece);
+    const bool inside = first_row + row + i * rows < x.rows && left > 0;
+    const u32 valid = !inside ? 0u : left >= 16 ? 16u : u32(left);
+    if (x.aligned) {
+      copy_async_16(at, inside ? from : x.data, valid);
+    } else {
+      for (u32 e = 0; e < 16u; e += bytes) {
+        if constexpr (bytes == 4) {
+          store_shared_u32(at + e, e < valid ? *reinterpret_cast<const u32*>(from + e) : 0u);
+        } else {
+          store_shared_u16(at + e, e < valid ? *reinterpret_cast<const u16*>(from + e) : 0u);
+        }
+      }
+    }
+    from += rows * x.pitch;
+  }
+}
+
+/// Tiles in the order in which blocks take them.
+struct Order {
+  u32 down, across;
+  /// In elements, of tile `tile`.
+  QT_FN void locate(u32 tile, u32& first_row, u32& first_column) const {
+    const u32 group = tile / (kGroup * across), rest = tile - group * (kGroup * across);
+    const u32 height = min_u32(down - group * kGroup, kGroup);
+    const u32 x = height == kGroup ? rest / kGroup : rest / height;
+    first_row = (group * kGroup + rest - x * height) * kRows;
+    first_column = x * kColumns;
+  }
+};
+
+}  // namespace tiles
+
+/// Blocks take tiles in turn, groups of 8 down first.
+template <class Config>
+QT_FN void quantize_tiles(const Config&, const qt_args& args) {
+  using namespace tiles;
+  constexpr int g = Config::rotation;
+  constexpr bool has_signs = Config::signs != Signs::none;
+  constexpr bool by_rows = Config::copies == Copies::both;
+  constexpr u32 bytes = u32(bytes_of(Config::input));
+  constexpr u32 tile_bytes = kRows * kColumns * bytes;
+  const i64 batch = block_index_z();
+  const i64 k = Config::k > 0 ? Config::k : args.k;
+  Matrix matrix = {static_cast<const u8*>(args.a.data) + batch * args.a.batch_stride * bytes,
+                   args.a.ld * bytes, args.m, k, false};
+  matrix.aligned = is_aligned<Config::input>(matrix.data, args.a.ld);
+  const Order order = {u32(ceil_div(args.m, kRows)), u32(ceil_div(k, kColumns))};
+  const u32 total = order.down * order.across;
+
+  const u32 thread = thread_index(), lane = thread % 32u;
+  const u32 row = thread / 2u, half = thread % 2u;        // of the row-wise block
+  const u32 column = thread / 4u, segment = thread % 4u;  // of the column-wise one
+  const SignMask mask = signs_of<Config>(args);
+  const u32 row_blocks = u32(round_up(k, padding_unit(g)) / 32);
+  const u32 column_blocks = u32(round_up(args.m, padding_unit(g)) / 32);
+  const ColumnPlace down_place = column_place<Config>(args);
+  const Copy rows_copy = copy_of<Config>(args.d, batch, row_blocks);
+  const Copy columns_copy = copy_of<Config>(by_rows ? args.d2 : args.d, batch, column_blocks);
+
+  u32 tile = block_index();
+  const u32 both = 2u * shared_base() + tile_bytes;  // places of this tile and of the next
+  u32 now = shared_base();
+  u32 y = 0, x = 0, next_y = 0, next_x = 0;
+  if (tile < total) {
+    order.locate(tile, y, x);
+    bring<Config>(matrix, y, x, now);
+  }
+  copy_async_commit();
+  for (; tile < total; tile += block_count()) {
+    if (tile + block_count() < total) {
+      order.locate(tile + block_count(), next_y, next_x);
+      bring<Config>(matrix, next_y, next_x, both - now);
+    }
+    copy_async_commit();
+    copy_async_wait<1>();
+    sync_block();
+
+    if constexpr (by_rows) {
+      float v[32];
+      QT_UNROLL
+      for (u32 i = 0; i < 2u * bytes; ++i) {
+        const Words4 four = load_shared_4(now + place<Config>(row, half * 2u * bytes + i));
+        QT_UNROLL
+        for (u32 e = 0; e < 16u / bytes; ++e) {
+          if constexpr (bytes == 4) {
+            v[i * 4u + e] = float_of(four.word[e]);
+          } else {
+            v[i * 8u + e] = half_of<Config::input>(four.word[e / 2u], int(e % 2u));
+          }
+        }
+      }
+      const u32 block = x / 32u + half;
+      const float largest =
+          rotate_over_lanes<g, has_signs>(v, block_signs<g>(mask, block), lane, 1u);
+      const Noise noise = {args.noise_seed, args.stream, noise_lane(args.operand, 0)};
+      u32 packed[4];
+      const u32 byte = quantize_sums<Config::scale_rule, Config::rounding, g>(
+          v, largest, noise,
+          noise_position(y + row, i64(block) * 32, args.row0, args.k0,
+                         args.k_global > 0 ? args.k_global : k),
+          packed);
+      if (y + row < args.m && block < row_blocks)
+        store_block<Config>(rows_copy, y + row, block, row_blocks, packed, byte);
+    }
+
+    {
+      const u32 at = column * bytes % 16u, piece = column * bytes / 16u;
+      float v[32];
+      QT_UNROLL
+      for (u32 r = 0; r < 32u; ++r) {
+        // place(segment * 32 + r, piece), taken apart so that eight offsets serve all rows.
+        const u32 offset =
+            segment * 32u * kColumns * bytes + at + ((piece ^ segment ^ (r & 7u)) << 4);
+        const u32 from = now + offset + r * kColumns * bytes;
+        if constexpr (bytes == 4) {
+          v[r] = load_shared_f32(from);
+        } else {
+          v[r] = half_of<Config::input>(load_shared_u16(from), 0);
+        }
+      }
+      const u32 block = y / 32u + segment;
+      const float largest =
+          rotate_over_lanes<g, has_signs>(v, block_signs<g>(mask, block), lane, 1u);
+      const Noise noise = {args.noise_seed, args.stream, noise_lane(args.operand, 1)};
+      u32 packed[4];
+      const u32 byte = quantize_sums<Config::scale_rule, Config::rounding, g>(
+          v, largest, noise,
+          noise_position(x + column, i64(block) * 32, down_place.row0, down_place.k0,
+                         down_place.k_global),
+          packed);
+      if (x + column < k && block < column_blocks)
+        store_block<Config>(columns_copy, x + column, block, column_blocks, packed, byte);
+    }
+    sync_block();
+    now = both - now;
+    y = next_y;
+    x = next_x;
+  }
+  copy_async_wait<0>();
+}
+
+}  // namespace qt::cuda
+
+#endif
