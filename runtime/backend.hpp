@@ -88,6 +88,16 @@ class Backend {
   virtual void release(void* memory) = 0;
   virtual Status upload(void* device, const void* host, std::int64_t bytes) = 0;
   virtual Status download(void* host, const void* device, std::int64_t bytes) = 0;
+  /// Device memory filled with one byte, or copied from other device memory, done on return.
+  virtual Status fill(void* device, unsigned char value, std::int64_t bytes) {
+    const std::vector<unsigned char> content(static_cast<std::size_t>(bytes), value);
+    return upload(device, content.data(), bytes);
+  }
+  virtual Status copy(void* to, const void* from, std::int64_t bytes) {
+    std::vector<unsigned char> content(static_cast<std::size_t>(bytes));
+    if (auto status = download(content.data(), from, bytes); !status.ok()) return status;
+    return upload(to, content.data(), bytes);
+  }
   virtual Status synchronize() = 0;
   virtual std::unique_ptr<Stopwatch> stopwatch() = 0;
 

@@ -25,6 +25,8 @@ Result<std::unique_ptr<Backend>> open_cuda(const Settings& settings,
                                            std::shared_ptr<CodeStore> store) {
   cuda::BackendOptions options;
   options.ordinal = static_cast<std::int32_t>(settings.count(Setting::device));
+  if (const auto& target = settings.text(Setting::target); target.rfind("sm_", 0) == 0)
+    options.target = target;
   options.nvrtc = settings.text(Setting::nvrtc);
   options.dump = settings.text(Setting::dump);
   options.worker = Worker(settings.text(Setting::worker));

@@ -23,7 +23,7 @@ constexpr std::array<SettingSpec, kSettings> kSpecs = {{
     {Setting::threads, "threads", "QTURN_THREADS", "0", Kind::count, "0..4096",
      "CPU workers, the calling thread included; 0: as many as the process may use"},
     {Setting::target, "target", "QTURN_TARGET", "", Kind::text, "",
-     "what CPU kernels are compiled for (x86-64-v3, ...); empty: what the machine has"},
+     "what kernels are compiled for (x86-64-v3, sm_90a, ...); empty: what the machine has"},
     {Setting::on_miss, "on_miss", "QTURN_ON_MISS", "heuristic", Kind::choice,
      "heuristic|background|error",
      "what prepare does for a problem that nobody tuned: compile the analytic default, do that in "

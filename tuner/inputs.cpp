@@ -7,6 +7,7 @@
 #include "generator/problem.hpp"
 #include "reference/formats.hpp"
 #include "reference/statistics.hpp"
+#include "tuner/parallel.hpp"
 #include "tuner/random.hpp"
 
 namespace quarterturn {
@@ -143,11 +144,13 @@ float load_element(DType type, const unsigned char* at) {
 std::vector<unsigned char> Matrix::bytes(std::int64_t ld) const {
   const std::int64_t size = bytes_of(type_);
   std::vector<unsigned char> out(static_cast<std::size_t>(rows_ * ld * size), 0xff);
-  for (std::int64_t row = 0; row < rows_; ++row) {
-    unsigned char* to = out.data() + row * ld * size;
-    for (std::int64_t column = 0; column < columns_; ++column, to += size)
-      store_element(type_, exact(row, column), to);
-  }
+  on_all_cores(rows_, columns_, [&](std::int64_t first, std::int64_t end) {
+    for (std::int64_t row = first; row < end; ++row) {
+      unsigned char* to = out.data() + row * ld * size;
+      for (std::int64_t column = 0; column < columns_; ++column, to += size)
+        store_element(type_, exact(row, column), to);
+    }
+  });
   return out;
 }
 

@@ -40,6 +40,7 @@ class Matrix {
 
   /// Bytes in the matrix's type with `ld` elements between rows; what lies between rows stays 0xff,
   /// which is NaN in every type.
+  /// Worked out on all cores.
   std::vector<unsigned char> bytes(std::int64_t ld) const;
 
  private:

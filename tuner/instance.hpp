@@ -41,6 +41,16 @@ struct SourceOperand {
   float at(std::int64_t batch, std::int64_t row, std::int64_t k_index) const;
 };
 
+/// Results as they lie in memory, without the gaps between rows.
+struct Outputs {
+  DType type = DType::f32;
+  std::vector<unsigned char> bytes;
+
+  bool empty() const { return bytes.empty(); }
+  std::int64_t size() const { return static_cast<std::int64_t>(bytes.size()) / bytes_of(type); }
+  float at(std::int64_t i) const { return load_element(type, bytes.data() + i * bytes_of(type)); }
+};
+
 class Instance {
  public:
   static Result<std::unique_ptr<Instance>> make(Backend& backend, const InstanceSpec& spec);
@@ -65,9 +75,9 @@ class Instance {
   /// Every guard, and that the inputs are what they were.
   Status check_memory() const;
 
-  /// The result, [batch][m][n] in d's type (or plain codes), without the gaps between rows; fails
-  /// when a gap was written.
-  Result<std::vector<float>> result() const;
+  /// The result, [batch][m][n]; fails when a gap between rows was written. `out` may have served
+  /// before.
+  Status result(Outputs& out) const;
   Result<std::vector<unsigned char>> workspace() const { return workspace_.read(); }
   /// Codes and scales of a one-operand op: of D, and of D2 where there is one.
   struct Packed {
@@ -86,7 +96,7 @@ class Instance {
   struct Stored {
     Memory data, scales;
     qt_tensor tensor{};
-    Digest digest{};  ///< of what was stored
+    std::uint64_t fingerprint = 0;  ///< of what was stored
   };
 
   void describe_sources();
@@ -108,6 +118,7 @@ class Instance {
   std::map<Layout, Stored> a_packed_, b_packed_;
   std::vector<Stored> copies_;
   std::int64_t result_ld_ = 0;
+  mutable std::vector<unsigned char> scratch_;
 };
 
 /// The noise and sign keys that every instance uses.

@@ -23,10 +23,9 @@ Result<Memory> Memory::allocate(Backend& backend, std::int64_t bytes) {
   out.backend_ = &backend;
   out.base_ = *base;
   out.bytes_ = bytes;
-  const std::vector<unsigned char> guard(kGuard, kGuardByte);
-  if (auto status = backend.upload(out.base_, guard.data(), kGuard); !status.ok()) return status;
+  if (auto status = backend.fill(out.base_, kGuardByte, kGuard); !status.ok()) return status;
   auto* behind = static_cast<unsigned char*>(out.data()) + bytes;
-  if (auto status = backend.upload(behind, guard.data(), kGuard); !status.ok()) return status;
+  if (auto status = backend.fill(behind, kGuardByte, kGuard); !status.ok()) return status;
   if (auto status = out.poison(); !status.ok()) return status;
   return out;
 }
@@ -38,10 +37,16 @@ Result<Memory> Memory::of(Backend& backend, std::span<const unsigned char> conte
   return out;
 }
 
-Status Memory::poison() {
-  const std::vector<unsigned char> poison(static_cast<std::size_t>(bytes_), kPoison);
-  return write(poison);
+Result<Memory> Memory::copy_of(const Memory& other) {
+  auto out = allocate(*other.backend_, other.bytes_);
+  if (!out.ok()) return out;
+  if (other.bytes_ > 0)
+    if (auto status = other.backend_->copy(out->data(), other.data(), other.bytes_); !status.ok())
+      return status;
+  return out;
 }
+
+Status Memory::poison() { return bytes_ > 0 ? backend_->fill(data(), kPoison, bytes_) : Status(); }
 
 Status Memory::write(std::span<const unsigned char> content) {
   if (content.empty()) return {};
@@ -49,10 +54,14 @@ Status Memory::write(std::span<const unsigned char> content) {
 }
 
 Result<std::vector<unsigned char>> Memory::read() const {
-  std::vector<unsigned char> out(static_cast<std::size_t>(bytes_));
-  if (bytes_ > 0)
-    if (auto status = backend_->download(out.data(), data(), bytes_); !status.ok()) return status;
+  std::vector<unsigned char> out;
+  if (auto status = read(out); !status.ok()) return status;
   return out;
+}
+
+Status Memory::read(std::vector<unsigned char>& out) const {
+  out.resize(static_cast<std::size_t>(bytes_));
+  return bytes_ > 0 ? backend_->download(out.data(), data(), bytes_) : Status();
 }
 
 Status Memory::check_guards(std::string_view name) const {

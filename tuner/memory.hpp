@@ -26,6 +26,8 @@ class Memory {
 
   static Result<Memory> allocate(Backend& backend, std::int64_t bytes);
   static Result<Memory> of(Backend& backend, std::span<const unsigned char> content);
+  /// On the device, without a way through the host.
+  static Result<Memory> copy_of(const Memory& other);
 
   /// At a multiple of 256 when the back end's memory is.
   void* data() const { return base_ ? static_cast<unsigned char*>(base_) + kGuard : nullptr; }
@@ -34,6 +36,8 @@ class Memory {
   Status poison();
   Status write(std::span<const unsigned char> content);
   Result<std::vector<unsigned char>> read() const;
+  /// Into memory that may have served before: large buffers cost most when they are new.
+  Status read(std::vector<unsigned char>& out) const;
   /// Fails when a byte before or behind was written.
   Status check_guards(std::string_view name) const;
 

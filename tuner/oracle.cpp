@@ -105,7 +105,7 @@ void Oracle::prepare(std::uint32_t which, std::int64_t batch,
   };
   std::vector<std::thread> helpers;
   const auto cores =
-      std::min<std::size_t>(std::thread::hardware_concurrency(), 1 + missing.size() / 32);
+      std::min<std::size_t>(std::thread::hardware_concurrency(), 1 + missing.size() / 4);
   for (std::size_t i = 1; i < cores; ++i) helpers.emplace_back(work);
   work();
   for (auto& helper : helpers) helper.join();

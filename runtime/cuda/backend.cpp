@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
@@ -19,6 +21,8 @@ namespace {
 // Spilling inside a main loop costs more than any tile gains; a few bytes outside it cost nothing.
 constexpr std::int64_t kMostSpillBytes = 64;
 
+constexpr std::int64_t kStaging = 4 << 20;  // bytes of a pinned buffer that downloads pass through
+
 // "sm_90a": the architecture with its own features, so that wgmma and the like are there. From
 // Blackwell on the family form serves every chip of the family.
 std::string arch_of(int major, int minor) {
@@ -27,16 +31,17 @@ std::string arch_of(int major, int minor) {
   return fmt::format("sm_{}{}", capability, suffix);
 }
 
+// Whether the calling thread's current context is one of this device.
+bool has_context(const DriverApi& api, CUdevice device) {
+  CUdevice of = -1;
+  return api.cuCtxGetDevice(&of) == kSuccess && of == device;
+}
+
 // Makes a context of our device current for the scope, where the caller has none of that device.
 class ContextScope {
  public:
   ContextScope(const DriverApi& api, CUdevice device, CUcontext primary) : api_(api) {
-    CUcontext current = nullptr;
-    CUdevice of = -1;
-    if (api.cuCtxGetCurrent(&current) == kSuccess && current &&
-        api.cuCtxGetDevice(&of) == kSuccess && of == device)
-      return;
-    pushed_ = api.cuCtxPushCurrent(primary) == kSuccess;
+    if (!has_context(api, device)) pushed_ = api.cuCtxPushCurrent(primary) == kSuccess;
   }
   ~ContextScope() {
     CUcontext ignored = nullptr;
@@ -50,30 +55,57 @@ class ContextScope {
   bool pushed_ = false;
 };
 
+// Lets the thread load code and take memory while some stream is captured in global mode, which
+// would else break that capture: nothing here touches a captured stream.
+class RelaxedScope {
+ public:
+  explicit RelaxedScope(const DriverApi& api) : api_(api) {
+    exchanged_ = api_.cuThreadExchangeStreamCaptureMode(&mode_) == kSuccess;
+  }
+  ~RelaxedScope() {
+    if (exchanged_) api_.cuThreadExchangeStreamCaptureMode(&mode_);
+  }
+  RelaxedScope(const RelaxedScope&) = delete;
+  RelaxedScope& operator=(const RelaxedScope&) = delete;
+
+ private:
+  const DriverApi& api_;
+  int mode_ = kCaptureRelaxed;
+  bool exchanged_ = false;
+};
+
 class EventClock final : public Stopwatch {
  public:
-  explicit EventClock(const DriverApi& api) : api_(api) {
+  EventClock(const DriverApi& api, CUdevice device, CUcontext primary)
+      : api_(api), device_(device), primary_(primary) {
     api_.cuEventCreate(&begin_, 0);
     api_.cuEventCreate(&end_, 0);
   }
   ~EventClock() override {
+    const ContextScope scope(api_, device_, primary_);
     api_.cuEventDestroy(begin_);
     api_.cuEventDestroy(end_);
   }
   EventClock(const EventClock&) = delete;
   EventClock& operator=(const EventClock&) = delete;
 
-  void start(void* stream) override { api_.cuEventRecord(begin_, static_cast<CUstream>(stream)); }
+  void start(void* stream) override {
+    const ContextScope scope(api_, device_, primary_);
+    api_.cuEventRecord(begin_, static_cast<CUstream>(stream));
+  }
   double stop(void* stream) override {
+    const ContextScope scope(api_, device_, primary_);
     api_.cuEventRecord(end_, static_cast<CUstream>(stream));
     if (api_.cuEventSynchronize(end_) != kSuccess) return std::nan("");
     float milliseconds = 0;
-    api_.cuEventElapsedTime(&milliseconds, begin_, end_);
+    if (api_.cuEventElapsedTime(&milliseconds, begin_, end_) != kSuccess) return std::nan("");
     return milliseconds * 1e-3;
   }
 
  private:
   const DriverApi& api_;
+  CUdevice device_;
+  CUcontext primary_;
   CUevent begin_ = nullptr, end_ = nullptr;
 };
 
@@ -83,7 +115,13 @@ class CudaBackend final : public Backend {
       : store_(std::move(store)), options_(std::move(options)) {}
 
   ~CudaBackend() override {
-    if (primary_) api_->cuDevicePrimaryCtxRelease(handle_);
+    if (!primary_) return;
+    if (staging_[0]) {
+      const ContextScope scope(*api_, handle_, primary_);
+      for (void* buffer : staging_)
+        if (buffer) api_->cuMemFreeHost(buffer);
+    }
+    api_->cuDevicePrimaryCtxRelease(handle_);
   }
 
   Status open() {
@@ -104,6 +142,7 @@ class CudaBackend final : public Backend {
   const DeviceInfo& device() const override { return device_; }
 
   Result<Binary> compile(const Source& source) override {
+    if (auto status = refuse_capture(); !status.ok()) return status;
     auto flat = flatten(source);
     if (!flat.ok()) return flat.status();
     auto digest = source_digest(source, device_.target);
@@ -119,12 +158,12 @@ class CudaBackend final : public Backend {
 
   Result<std::shared_ptr<const Kernel>> load(const Binary& binary, const Source& source) override {
     if (!unavailable_.ok()) return unavailable_;
-    auto entry = CodeEntry{};
-    entry.path = binary.path;
+    if (auto status = refuse_capture(); !status.ok()) return status;
     std::ifstream in(binary.path, std::ios::binary);
     std::string code((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
     if (code.empty()) return Status(Code::io_error, fmt::format("{} cannot be read", binary.path));
     const ContextScope scope(*api_, handle_, primary_);
+    const RelaxedScope relaxed(*api_);
     return LoadedKernel::load(*api_, handle_, code, source.entry);
   }
 
@@ -136,13 +175,17 @@ class CudaBackend final : public Backend {
 
   Status launch(const Kernel& kernel, const Launch& launch, const qt_args& args,
                 void* stream) const override {
-    return static_cast<const LoadedKernel&>(kernel).launch(launch, args,
-                                                           static_cast<CUstream>(stream));
+    const auto& loaded = static_cast<const LoadedKernel&>(kernel);
+    if (has_context(*api_, handle_))
+      return loaded.launch(launch, args, static_cast<CUstream>(stream));
+    const ContextScope scope(*api_, handle_, primary_);
+    return loaded.launch(launch, args, static_cast<CUstream>(stream));
   }
 
   Result<void*> allocate(std::int64_t bytes) override {
     if (!unavailable_.ok()) return unavailable_;
     const ContextScope scope(*api_, handle_, primary_);
+    const RelaxedScope relaxed(*api_);
     CUdeviceptr memory = 0;
     const auto error =
         api_->cuMemAlloc(&memory, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)));
@@ -165,9 +208,34 @@ class CudaBackend final : public Backend {
   Status download(void* host, const void* device, std::int64_t bytes) override {
     if (!unavailable_.ok()) return unavailable_;
     const ContextScope scope(*api_, handle_, primary_);
-    return api_->check(api_->cuMemcpyDtoH(host, reinterpret_cast<CUdeviceptr>(device),
-                                          static_cast<std::size_t>(bytes)),
+    const auto from = reinterpret_cast<CUdeviceptr>(device);
+    if (bytes >= 4 * kStaging) return download_staged(static_cast<char*>(host), from, bytes);
+    return api_->check(api_->cuMemcpyDtoH(host, from, static_cast<std::size_t>(bytes)),
                        "copy from the device");
+  }
+  Status fill(void* device, unsigned char value, std::int64_t bytes) override {
+    if (!unavailable_.ok()) return unavailable_;
+    if (bytes == 0) return {};
+    const ContextScope scope(*api_, handle_, primary_);
+    if (auto status =
+            api_->check(api_->cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(device), value,
+                                              static_cast<std::size_t>(bytes), nullptr),
+                        "fill device memory");
+        !status.ok())
+      return status;
+    return api_->check(api_->cuStreamSynchronize(nullptr), "fill device memory");
+  }
+  Status copy(void* to, const void* from, std::int64_t bytes) override {
+    if (!unavailable_.ok()) return unavailable_;
+    if (bytes == 0) return {};
+    const ContextScope scope(*api_, handle_, primary_);
+    if (auto status = api_->check(api_->cuMemcpyDtoDAsync(reinterpret_cast<CUdeviceptr>(to),
+                                                          reinterpret_cast<CUdeviceptr>(from),
+                                                          static_cast<std::size_t>(bytes), nullptr),
+                                  "copy on the device");
+        !status.ok())
+      return status;
+    return api_->check(api_->cuStreamSynchronize(nullptr), "copy on the device");
   }
   Status synchronize() override {
     if (!unavailable_.ok()) return unavailable_;
@@ -175,11 +243,52 @@ class CudaBackend final : public Backend {
     return api_->check(api_->cuCtxSynchronize(), "synchronise");
   }
   std::unique_ptr<Stopwatch> stopwatch() override {
+    if (!unavailable_.ok()) return nullptr;
     const ContextScope scope(*api_, handle_, primary_);
-    return std::make_unique<EventClock>(*api_);
+    return std::make_unique<EventClock>(*api_, handle_, primary_);
   }
 
  private:
+  // The driver copies to pageable memory at a fraction of the link's rate: two pinned buffers take
+  // turns instead, one filled by the device while the other is emptied.
+  Status download_staged(char* host, CUdeviceptr device, std::int64_t bytes) {
+    const std::lock_guard lock(staging_mutex_);
+    for (void*& buffer : staging_)
+      if (!buffer)
+        if (auto status = api_->check(api_->cuMemAllocHost(&buffer, kStaging), "pinned memory");
+            !status.ok())
+          return status;
+    const auto size_at = [&](std::int64_t at) {
+      return static_cast<std::size_t>(std::min<std::int64_t>(kStaging, bytes - at));
+    };
+    // What was enqueued on any stream is done first, as for a plain copy.
+    CUresult error = api_->cuMemcpyDtoHAsync(staging_[0], device, size_at(0), nullptr);
+    for (std::int64_t at = 0, turn = 0; error == kSuccess && at < bytes; at += kStaging, ++turn) {
+      error = api_->cuStreamSynchronize(nullptr);
+      const std::int64_t next = at + kStaging;
+      if (error == kSuccess && next < bytes)
+        error = api_->cuMemcpyDtoHAsync(staging_[(turn + 1) % 2],
+                                        device + static_cast<CUdeviceptr>(next), size_at(next),
+                                        nullptr);
+      if (error == kSuccess) std::memcpy(host + at, staging_[turn % 2], size_at(at));
+    }
+    return api_->check(error, "copy from the device");
+  }
+
+  // The driver names a capture by a blocking stream when asked for the legacy stream; other
+  // captures are not disturbed by what follows.
+  Status refuse_capture() const {
+    if (!unavailable_.ok()) return {};
+    const ContextScope scope(*api_, handle_, primary_);
+    int state = kStreamCaptureNone;
+    const CUresult error = api_->cuStreamIsCapturing(nullptr, &state);
+    if (error == kSuccess && state == kStreamCaptureNone) return {};
+    if (error != kSuccess && (error < kCaptureUnsupported || error > kCaptureLast)) return {};
+    return Status(Code::capturing,
+                  "a stream of this context is being captured: prepare may compile and load, so it "
+                  "must come before the capture; only run belongs into it");
+  }
+
   Status open_device() {
     auto api = driver_api();
     if (!api.ok()) return api.status();
@@ -309,6 +418,8 @@ class CudaBackend final : public Backend {
   const DriverApi* api_ = nullptr;
   CUdevice handle_ = 0;
   CUcontext primary_ = nullptr;
+  std::mutex staging_mutex_;
+  void* staging_[2] = {};
   Status unavailable_;  ///< why nothing can run here
   Status no_compiler_;
   std::optional<Compiler> compiler_;

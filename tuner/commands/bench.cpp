@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "tuner/commands/command.hpp"
+#include "tuner/peer_cuda.hpp"
 #include "tuner/peer_onednn.hpp"
 #include "tuner/statistics.hpp"
 #include "tuner/trials.hpp"
@@ -18,6 +19,7 @@ namespace {
 struct BenchOptions {
   std::int64_t rounds = 9;
   double batch_ms = 30;
+  double sustain_ms = 400;
   bool lookup = false;
 };
 
@@ -26,7 +28,11 @@ struct Contender {
   std::string name;
   std::function<Result<double>(std::int64_t repeats)> run;
   std::int64_t repeats = 1;
-  std::vector<double> seconds;  // of one call, by round
+  std::vector<double> seconds = {};  // of one call, by round
+
+  // Of GPUs: one call once clock and power have settled, and what the device said then.
+  double sustained = 0;
+  GpuState state = {};
 
   double median() const {
     auto sorted = seconds;
@@ -118,15 +124,42 @@ Status race(std::vector<Contender>& contenders, const BenchOptions& options) {
   return {};
 }
 
+/// Under load a GPU lowers its clock until its power fits, which takes a tenth of a second or so:
+/// each contender runs for a while untimed, then as long again. What NVML says is read halfway
+/// through the timed part, while the device is still busy with it.
+Status sustain(std::vector<Contender>& contenders, const CudaPeers& device, double seconds) {
+  for (auto& contender : contenders) {
+    const auto pieces = std::max<std::int64_t>(
+        2, static_cast<std::int64_t>(
+               seconds / 2 /
+               std::max(1e-9, contender.median() * static_cast<double>(contender.repeats))));
+    double timed = 0;
+    for (std::int64_t piece = 0; piece < 2 * pieces; ++piece) {
+      auto took = contender.run(contender.repeats);
+      if (!took.ok()) return took.status();
+      if (piece >= pieces) timed += *took;
+      if (piece == pieces + pieces / 2) contender.state = device.state();
+    }
+    contender.sustained = timed / static_cast<double>(pieces * contender.repeats);
+  }
+  return {};
+}
+
 class Bench {
  public:
   Bench(Context& context, const BenchOptions& options)
       : context_(context),
         options_(options),
         table_({"problem", "sizes", "contender", "us", "us_min", "gflops", "gb_per_s", "speedup",
-                "of_copy", "how"}) {}
+                "of_copy", "sustained_us", "sustained_gflops", "sustained_speedup", "mhz", "watts",
+                "held_by", "how"}) {}
 
   Status run(const Item& item) {
+    if (context_.backend().device().target.vendor == Vendor::nvidia && !gpu_) {
+      auto opened = CudaPeers::open(context_.backend());
+      if (!opened.ok()) return opened.status();
+      gpu_ = std::move(*opened);
+    }
     auto prepared = context_.prepare(item.problem);
     if (!prepared.ok()) return prepared.status();
     LocalTrials trials(context_.backend(), item.problem);
@@ -142,13 +175,14 @@ class Bench {
     for (std::size_t s = 0; s < sizes.size(); ++s) {
       std::vector<Contender> contenders;
       for (const auto& [name, index] : plans)
-        contenders.push_back(
-            {name,
-             [&trials, index = index, s](std::int64_t n) { return trials.run(index, s, n); },
-             1,
-             {}});
+        contenders.push_back({name, [&trials, index = index, s](std::int64_t n) {
+                                return trials.run(index, s, n);
+                              }});
       add_peers(item.problem, sizes[s], contenders);
       if (auto status = race(contenders, options_); !status.ok()) return status;
+      if (gpu_)
+        if (auto status = sustain(contenders, *gpu_, options_.sustain_ms * 1e-3); !status.ok())
+          return status;
       report(item.problem, sizes[s], contenders, same ? how + ": the default" : how);
     }
     return {};
@@ -158,6 +192,7 @@ class Bench {
 
  private:
   void add_peers(const Problem& p, const Sizes& sizes, std::vector<Contender>& contenders) {
+    if (gpu_) return add_gpu_peers(p, sizes, contenders);
     if (context_.backend().device().target.vendor != Vendor::cpu) return;
     if (operations(p, sizes) > 0) {
       auto peer = OneDnnMatmul::create(sizes.m, sizes.n, sizes.k);
@@ -172,9 +207,7 @@ class Bench {
                               });
                               if (!status.ok()) return status;
                               return seconds;
-                            },
-                            1,
-                            {}});
+                            }});
     } else {
       const auto copies =
           rotation_for(context_.backend().device(), static_cast<std::int64_t>(traffic(p, sizes)))
@@ -182,12 +215,25 @@ class Bench {
       auto copy =
           std::make_shared<CopyPeer>(traffic(p, sizes), context_.backend().threads(), copies);
       contenders.push_back(
-          {"copy", [copy](std::int64_t n) { return Result<double>(copy->run(n)); }, 1, {}});
+          {"copy", [copy](std::int64_t n) { return Result<double>(copy->run(n)); }});
     }
   }
 
+  void add_gpu_peers(const Problem& p, const Sizes& sizes, std::vector<Contender>& contenders) {
+    std::vector<std::string> notes;
+    if (operations(p, sizes) > 0) {
+      for (auto& peer : gpu_->products(sizes.m, sizes.n, sizes.k, notes))
+        contenders.push_back({peer.name, std::move(peer.run)});
+    } else if (auto copy = gpu_->copy(static_cast<std::int64_t>(traffic(p, sizes))); copy.ok()) {
+      contenders.push_back({copy->name, std::move(copy->run)});
+    } else {
+      notes.push_back(copy.status().message());
+    }
+    for (const auto& note : notes) say_once(note);
+  }
+
   void say_once(const std::string& message) {
-    if (!said_) std::fprintf(stderr, "qturn: no oneDNN to compare with: %s\n", message.c_str());
+    if (!said_) std::fprintf(stderr, "qturn: a peer is missing: %s\n", message.c_str());
     said_ = true;
   }
 
@@ -204,13 +250,23 @@ class Bench {
                   fmt::format("{:.2f}", bytes / seconds * 1e-9),
                   fmt::format("{:.3f}", contenders.front().median() / seconds),
                   copy != contenders.end() ? fmt::format("{:.3f}", copy->median() / seconds) : "",
+                  number(c.sustained * 1e6, 2),
+                  work > 0 && c.sustained > 0 ? number(work / c.sustained * 1e-9, 1) : "",
+                  c.sustained > 0 ? number(contenders.front().sustained / c.sustained, 3) : "",
+                  number(c.state.clock_mhz, 0), number(c.state.watts, 0), c.state.throttle_text(),
                   c.name == "default" || c.name == how ? how : ""});
     }
+  }
+
+  // Empty for what was not measured.
+  static std::string number(double value, int digits) {
+    return value > 0 ? fmt::format("{:.{}f}", value, digits) : "";
   }
 
   Context& context_;
   BenchOptions options_;
   Table table_;
+  std::unique_ptr<CudaPeers> gpu_;
   bool said_ = false;
 };
 
@@ -243,9 +299,12 @@ std::function<int()> register_bench(CLI::App& app) {
   auto* command =
       app.add_subcommand("bench", "Time the tuned plan beside the default and beside peers");
   command->footer(
-      "Peers are opened when they are found: oneDNN's bf16 product for products, a copy of the "
-      "same bytes for\n"
-      "quantize and other one-operand operations.\nExamples:\n  qturn bench --shape 512x4096x14336 "
+      "Peers are opened when they are found: for products oneDNN's in bf16, on an NVIDIA GPU "
+      "cuBLASLt's in bf16\n"
+      "and FP8; for quantize and other one-operand operations a copy of the same bytes. On a GPU "
+      "`us` is what\n"
+      "short bursts reach, `sustained_us` what is left once clock and power have "
+      "settled.\nExamples:\n  qturn bench --shape 512x4096x14336 "
       "--type f32\n"
       "  qturn bench --op quantize --shape 8192x4096\n  qturn bench --lookup --model Llama-3.1-8B");
   auto work = std::make_shared<WorkOptions>();
@@ -259,6 +318,11 @@ std::function<int()> register_bench(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   command->add_option("--batch-ms", options->batch_ms, "Least duration of one timing")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--sustain-ms", options->sustain_ms,
+                   "Of a GPU: how long each contender runs to settle and be timed")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   command->add_flag("--lookup", options->lookup, "Time the dispatcher's look-up instead");

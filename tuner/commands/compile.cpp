@@ -4,6 +4,30 @@
 #include "tuner/commands/command.hpp"
 
 namespace quarterturn {
+namespace {
+
+// What serves a problem, compiled here and loaded nowhere: for machines without the device
+// (QTURN_TARGET names one).
+Result<std::vector<std::pair<Variant, Binary>>> compile_only(Context& context,
+                                                             const Problem& problem) {
+  if (auto status = context.supports(problem); !status.ok()) return status;
+  const Target& target = context.backend().device().target;
+  Plan plan = context.enabled_plans(problem, 1).front();
+  if (const auto found = context.table()->find(problem);
+      found.answer && check_plan(problem, target, found.answer->plan).ok())
+    plan = found.answer->plan;
+  std::vector<std::pair<Variant, Binary>> out;
+  for (const Step& step : plan.steps) {
+    const Problem part = step_problem(problem, target, plan, step.kind);
+    auto binary = context.backend().compile(
+        find_family(step.variant.family)->emit(part, target, step.variant));
+    if (!binary.ok()) return binary.status();
+    out.emplace_back(step.variant, std::move(*binary));
+  }
+  return out;
+}
+
+}  // namespace
 
 std::function<int()> register_compile(CLI::App& app) {
   auto* command =
@@ -27,7 +51,21 @@ std::function<int()> register_compile(CLI::App& app) {
     Table table({"problem", "kernel", "ms", "cached", "registers", "spills", "file"});
     int code = kExitOk;
     for (const auto& item : workload->items) {
+      const auto row = [&](const Variant& variant, const Binary& binary) {
+        table.add({short_name(item.problem), variant.text(), fmt::format("{}", binary.compile_ms),
+                   binary.cached ? "yes" : "no", fmt::format("{}", binary.registers),
+                   fmt::format("{}", binary.spills), binary.path});
+      };
       auto plan = (*context)->prepare(item.problem);
+      if (plan.status().code() == Code::no_driver || plan.status().code() == Code::no_device) {
+        auto compiled = compile_only(**context, item.problem);
+        if (!compiled.ok()) {
+          code = fail(compiled.status());
+          continue;
+        }
+        for (const auto& [variant, binary] : *compiled) row(variant, binary);
+        continue;
+      }
       if (!plan.ok()) {
         code = fail(plan.status());
         continue;
@@ -35,13 +73,8 @@ std::function<int()> register_compile(CLI::App& app) {
       const auto& executable = (*plan)->executable();
       if (executable.binaries().empty())
         table.add({short_name(item.problem), "prebuilt", "0", "yes", "0", "0", ""});
-      for (std::size_t i = 0; i < executable.binaries().size(); ++i) {
-        const auto& binary = executable.binaries()[i];
-        table.add({short_name(item.problem), executable.plan().steps[i].variant.text(),
-                   fmt::format("{}", binary.compile_ms), binary.cached ? "yes" : "no",
-                   fmt::format("{}", binary.registers), fmt::format("{}", binary.spills),
-                   binary.path});
-      }
+      for (std::size_t i = 0; i < executable.binaries().size(); ++i)
+        row(executable.plan().steps[i].variant, executable.binaries()[i]);
     }
     table.print(global->json);
     return code;

@@ -1,0 +1,65 @@
+#include "tuner/nvml.hpp"
+
+#include <fmt/format.h>
+
+namespace quarterturn {
+namespace {
+
+constexpr int kSmClock = 1, kGpuTemperature = 0;
+
+}  // namespace
+
+std::string GpuState::throttle_text() const {
+  // nvmlClocksThrottleReason*; bit 0 is "idle", which is none.
+  static constexpr std::pair<std::uint64_t, const char*> reasons[] = {
+      {0x2, "clocks as set"}, {0x4, "power cap"},           {0x8, "hardware slowdown"},
+      {0x20, "heat"},         {0x40, "heat of the board"},  {0x80, "power brake"},
+      {0x100, "display"},     {0x10, "synchronised boost"},
+  };
+  std::string out;
+  for (const auto& [bit, name] : reasons)
+    if (throttle & bit) out += (out.empty() ? "" : "+") + std::string(name);
+  return out;
+}
+
+Result<std::unique_ptr<Nvml>> Nvml::open(const std::string& pci_address) {
+  auto library = VendorLibrary::open({}, {"libnvidia-ml.so.1"}, {"/usr/local/nvidia/lib64"});
+  if (!library.ok())
+    return Status(Code::no_driver, fmt::format("no NVML: {}", library.status().message()));
+  std::unique_ptr<Nvml> out(new Nvml);
+  out->library_ = std::move(*library);
+  const auto find = [&](const char* name, auto& function) {
+    function =
+        reinterpret_cast<std::remove_reference_t<decltype(function)>>(out->library_.symbol(name));
+    return function != nullptr;
+  };
+  int (*initialise)() = nullptr;
+  int (*by_address)(const char*, void**) = nullptr;
+  if (!find("nvmlInit_v2", initialise) || !find("nvmlDeviceGetHandleByPciBusId_v2", by_address))
+    return Status(Code::no_driver, fmt::format("{} is not NVML", out->library_.path()));
+  if (const int error = initialise(); error != 0)
+    return Status(Code::no_driver, fmt::format("NVML does not start: error {}", error));
+  if (const int error = by_address(pci_address.c_str(), &out->device_); error != 0)
+    return Status(Code::no_device,
+                  fmt::format("NVML does not know the device at {}: error {}", pci_address, error));
+  find("nvmlDeviceGetClockInfo", out->clock_);
+  find("nvmlDeviceGetPowerUsage", out->power_);
+  find("nvmlDeviceGetTemperature", out->temperature_);
+  if (!find("nvmlDeviceGetCurrentClocksEventReasons", out->throttle_))
+    find("nvmlDeviceGetCurrentClocksThrottleReasons", out->throttle_);
+  return out;
+}
+
+GpuState Nvml::state() const {
+  GpuState out;
+  unsigned value = 0;
+  if (clock_ && clock_(device_, kSmClock, &value) == 0) out.clock_mhz = value;
+  if (power_ && power_(device_, &value) == 0) out.watts = 1e-3 * value;
+  if (temperature_ && temperature_(device_, kGpuTemperature, &value) == 0)
+    out.temperature_c = value;
+  unsigned long long reasons = 0;
+  if (throttle_ && throttle_(device_, &reasons) == 0) out.throttle = reasons;
+  return out;
+}
+
+}  // namespace quarterturn
