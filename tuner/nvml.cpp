@@ -2,10 +2,25 @@
 
 #include <fmt/format.h>
 
+#include "runtime/cuda/driver_api.hpp"
+
 namespace quarterturn {
 namespace {
 
 constexpr int kSmClock = 1, kGpuTemperature = 0;
+
+Result<std::string> pci_address(std::int32_t ordinal) {
+  auto api = cuda::driver_api();
+  if (!api.ok()) return api.status();
+  using GetAddress = cuda::CUresult (*)(char*, int, cuda::CUdevice);
+  const auto get = reinterpret_cast<GetAddress>((*api)->library.symbol("cuDeviceGetPCIBusId"));
+  cuda::CUdevice device = 0;
+  char text[32] = {};
+  if (!get || (*api)->cuDeviceGet(&device, ordinal) != cuda::kSuccess ||
+      get(text, sizeof text, device) != cuda::kSuccess)
+    return Status(Code::no_device, fmt::format("device {} has no PCI address", ordinal));
+  return std::string(text);
+}
 
 }  // namespace
 
@@ -22,7 +37,9 @@ std::string GpuState::throttle_text() const {
   return out;
 }
 
-Result<std::unique_ptr<Nvml>> Nvml::open(const std::string& pci_address) {
+Result<std::unique_ptr<Nvml>> Nvml::open(std::int32_t ordinal) {
+  const auto address = pci_address(ordinal);
+  if (!address.ok()) return address.status();
   auto library = VendorLibrary::open({}, {"libnvidia-ml.so.1"}, {"/usr/local/nvidia/lib64"});
   if (!library.ok())
     return Status(Code::no_driver, fmt::format("no NVML: {}", library.status().message()));
@@ -39,9 +56,9 @@ Result<std::unique_ptr<Nvml>> Nvml::open(const std::string& pci_address) {
     return Status(Code::no_driver, fmt::format("{} is not NVML", out->library_.path()));
   if (const int error = initialise(); error != 0)
     return Status(Code::no_driver, fmt::format("NVML does not start: error {}", error));
-  if (const int error = by_address(pci_address.c_str(), &out->device_); error != 0)
+  if (const int error = by_address(address->c_str(), &out->device_); error != 0)
     return Status(Code::no_device,
-                  fmt::format("NVML does not know the device at {}: error {}", pci_address, error));
+                  fmt::format("NVML does not know the device at {}: error {}", *address, error));
   find("nvmlDeviceGetClockInfo", out->clock_);
   find("nvmlDeviceGetPowerUsage", out->power_);
   find("nvmlDeviceGetTemperature", out->temperature_);

@@ -24,9 +24,9 @@ struct GpuState {
 /// Reading takes some 10 microseconds and leaves the device alone.
 class Nvml {
  public:
-  /// For the device at a PCI address ("00000000:1B:00.0" or "0000:1b:00.0"): NVML counts devices
-  /// that CUDA_VISIBLE_DEVICES hides.
-  static Result<std::unique_ptr<Nvml>> open(const std::string& pci_address);
+  /// For a device as the driver counts, found by its PCI address: NVML also counts those that
+  /// CUDA_VISIBLE_DEVICES hides.
+  static Result<std::unique_ptr<Nvml>> open(std::int32_t ordinal);
 
   GpuState state() const;
 

@@ -90,14 +90,6 @@ class CurrentContext {
 
   const cuda::DriverApi& api() const { return api_; }
 
-  std::string pci_address() const {
-    using GetAddress = cuda::CUresult (*)(char*, int, cuda::CUdevice);
-    const auto get = reinterpret_cast<GetAddress>(api_.library.symbol("cuDeviceGetPCIBusId"));
-    char text[32] = {};
-    if (get) get(text, sizeof text, device_);
-    return text;
-  }
-
  private:
   explicit CurrentContext(const cuda::DriverApi& api) : api_(api) {}
   const cuda::DriverApi& api_;
@@ -127,7 +119,7 @@ class Peers final : public CudaPeers {
  public:
   Peers(Backend& backend, std::shared_ptr<CurrentContext> context)
       : backend_(backend), context_(std::move(context)), watch_(backend.stopwatch()) {
-    if (auto nvml = Nvml::open(context_->pci_address()); nvml.ok()) nvml_ = std::move(*nvml);
+    if (auto nvml = Nvml::open(backend.device().ordinal); nvml.ok()) nvml_ = std::move(*nvml);
   }
 
   std::vector<Peer> products(std::int64_t m, std::int64_t n, std::int64_t k,

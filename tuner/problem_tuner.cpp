@@ -6,7 +6,7 @@
 #include <chrono>
 #include <cmath>
 
-#include "tuner/observer.hpp"
+#include "tuner/gpu_observer.hpp"
 #include "tuner/statistics.hpp"
 
 namespace quarterturn {
@@ -77,7 +77,7 @@ ProblemTuner::ProblemTuner(Context& context, const SessionOptions& options, cons
       tick_(std::move(tick)),
       env_(std::make_shared<Env>(context.env())),
       key_(item.problem.key()),
-      observer_(std::make_unique<LinuxObserver>()) {
+      observer_(observer_for(context.backend().device())) {
   out_.item = item;
 }
 ProblemTuner::~ProblemTuner() = default;

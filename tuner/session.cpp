@@ -8,6 +8,7 @@
 
 #include "cache/file_lock.hpp"
 #include "runtime/cpu/features.hpp"
+#include "tuner/gpu_observer.hpp"
 #include "tuner/problem_tuner.hpp"
 
 namespace quarterturn {
@@ -114,6 +115,7 @@ Session::Session(Context& context, SessionOptions options)
   options_.batch = std::max(options_.batch, 2 * options_.jobs);
   if (options_.process.settings.empty()) options_.process.settings = settings_for_trials(context);
   options_.process.interrupted = options_.interrupted;
+  options_.measure = settings_for(context.backend().device(), options_.measure);
 }
 Session::~Session() = default;
 

@@ -8,8 +8,9 @@
 
 #include "reference/formats.hpp"
 #include "runtime/executable.hpp"
-#include "tests/cuda/cublas_peer.hpp"
 #include "tests/cuda/device.hpp"
+#include "tuner/nvml.hpp"
+#include "tuner/peer_cublas.hpp"
 
 using namespace quarterturn;
 using namespace quarterturn::cuda_test;
@@ -19,11 +20,7 @@ namespace {
 class Meter {
  public:
   explicit Meter(Device& device) : device_(device) {
-    library_ = dlopen("libnvidia-ml.so.1", RTLD_NOW);
-    if (library_) {
-      call<int()>("nvmlInit_v2")();
-      call<int(unsigned, void**)>("nvmlDeviceGetHandleByIndex_v2")(0, &nvml_);
-    }
+    if (auto nvml = Nvml::open(0); nvml.ok()) nvml_ = std::move(*nvml);
     device.check(device.api().cuEventCreate(&start_, 0), "event");
     device.check(device.api().cuEventCreate(&stop_, 0), "event");
   }
@@ -45,9 +42,9 @@ class Meter {
     device_.check(device_.api().cuEventRecord(stop_, device_.stream()), "record");
     device_.check(device_.api().cuEventSynchronize(start_), "wait");
     if (nvml_) {
-      call<int(void*, int, unsigned*)>("nvmlDeviceGetClockInfo")(nvml_, 1, &out.clock);
-      call<int(void*, unsigned*)>("nvmlDeviceGetPowerUsage")(nvml_, &out.watts);
-      out.watts /= 1000;
+      const auto state = nvml_->state();
+      out.clock = static_cast<unsigned>(state.clock_mhz);
+      out.watts = static_cast<unsigned>(state.watts);
     }
     device_.check(device_.api().cuEventSynchronize(stop_), "wait");
     float ms = 0;
@@ -66,14 +63,16 @@ class Meter {
     device_.check(device_.api().cuEventElapsedTime(&ms, start_, stop_), "time");
     return double(ms) * 1e-3;
   }
-  template <class Signature>
-  Signature* call(const char* name) {
-    return reinterpret_cast<Signature*>(dlsym(library_, name));
-  }
   Device& device_;
-  void *library_ = nullptr, *nvml_ = nullptr;
+  std::unique_ptr<Nvml> nvml_;
   cuda::CUevent start_ = nullptr, stop_ = nullptr;
 };
+
+std::unique_ptr<CublasPeer> open_peer() {
+  auto peer = CublasPeer::open();
+  require(peer.status());
+  return std::move(*peer);
+}
 
 // `bytes` of device memory that repeat 32 MB of `pattern`.
 std::unique_ptr<Memory> repeated(Device& device, const std::vector<unsigned char>& pattern,
@@ -232,8 +231,8 @@ Problem gemm_problem(const Shape& s, Layout layout) {
 
 void gemm_speeds(Device& device, Meter& meter, const std::vector<unsigned char>& pattern) {
   constexpr int sets = 3;
-  CublasPeer peer;
-  std::cout << "cuBLASLt " << peer.version() << "\n";
+  const auto peer = open_peer();
+  std::cout << "cuBLASLt " << peer->version() << "\n";
   Memory one(device, std::vector<float>{1.0f});
   Memory peer_workspace(device, 64 << 20), workspace(device, 16 << 20);
   const auto e4m3 = gaussian_e4m3(pattern);
@@ -276,14 +275,14 @@ void gemm_speeds(Device& device, Meter& meter, const std::vector<unsigned char>&
       }
       for (const auto sums : {CublasPeer::Sums::fast, CublasPeer::Sums::exact}) {
         const auto plan =
-            peer.plan(CublasPeer::Input::e4m3, sums, s.m, s.n, s.k, one.data(), 64 << 20);
-        if (!plan.ok) continue;
+            peer->plan(CublasPeer::Input::e4m3, sums, s.m, s.n, s.k, one.data(), 64 << 20);
+        if (!plan.ok()) continue;
         print(sums == CublasPeer::Sums::fast ? "cublas fp8 fast" : "cublas fp8",
               meter.read(
                   [&](int i) {
-                    peer.run(plan, a[static_cast<std::size_t>(i % sets)]->data(),
-                             b[static_cast<std::size_t>(i % sets)]->data(), d.data(),
-                             peer_workspace.data(), device.stream());
+                    require(peer->run(*plan, a[static_cast<std::size_t>(i % sets)]->data(),
+                                      b[static_cast<std::size_t>(i % sets)]->data(), d.data(),
+                                      peer_workspace.data(), device.stream()));
                   },
                   0.3));
       }
@@ -291,13 +290,13 @@ void gemm_speeds(Device& device, Meter& meter, const std::vector<unsigned char>&
     const auto a16 = repeated(device, pattern, s.m * s.k * 2),
                b16 = repeated(device, pattern, s.n * s.k * 2);
     {
-      const auto plan = peer.plan(CublasPeer::Input::bf16, CublasPeer::Sums::exact, s.m, s.n, s.k,
-                                  one.data(), 64 << 20);
-      if (plan.ok)
+      const auto plan = peer->plan(CublasPeer::Input::bf16, CublasPeer::Sums::exact, s.m, s.n, s.k,
+                                   one.data(), 64 << 20);
+      if (plan.ok())
         print("cublas bf16", meter.read(
                                  [&](int) {
-                                   peer.run(plan, a16->data(), b16->data(), d.data(),
-                                            peer_workspace.data(), device.stream());
+                                   require(peer->run(*plan, a16->data(), b16->data(), d.data(),
+                                                     peer_workspace.data(), device.stream()));
                                  },
                                  0.3));
     }
@@ -365,7 +364,7 @@ void gemm_speeds(Device& device, Meter& meter, const std::vector<unsigned char>&
 
 // Whole products from bf16: both operands rotated and rounded on the fly, beside cuBLAS's bf16.
 void plan_speeds(Device& device, Meter& meter, const std::vector<unsigned char>& pattern) {
-  CublasPeer peer;
+  const auto peer = open_peer();
   Memory one(device, std::vector<float>{1.0f}), peer_workspace(device, 64 << 20);
   DeviceBackend backend(device);
   struct Kind {
@@ -422,13 +421,13 @@ void plan_speeds(Device& device, Meter& meter, const std::vector<unsigned char>&
                                t.watts, base / t.sustained);
       log_sum[name] += std::log(base / t.sustained);
     };
-    const auto bf16 = peer.plan(CublasPeer::Input::bf16, CublasPeer::Sums::exact, s.m, s.n, s.k,
-                                one.data(), 64 << 20);
-    if (!bf16.ok) continue;
+    const auto bf16 = peer->plan(CublasPeer::Input::bf16, CublasPeer::Sums::exact, s.m, s.n, s.k,
+                                 one.data(), 64 << 20);
+    if (!bf16.ok()) continue;
     print("cublas bf16", meter.read(
                              [&](int) {
-                               peer.run(bf16, a->data(), b->data(), d.data(), peer_workspace.data(),
-                                        device.stream());
+                               require(peer->run(*bf16, a->data(), b->data(), d.data(),
+                                                 peer_workspace.data(), device.stream()));
                              },
                              0.2));
     for (const Kind& kind : kinds) {
