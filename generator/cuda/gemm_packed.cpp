@@ -31,6 +31,7 @@ class GemmPacked final : public Family {
     if (p.d_layout != Layout::plain) return "writes D row-major";
     if (p.contract == Contract::exact) return "FP8 accumulation is not contract = exact";
     if (p.m.hi > 256) return "is for up to 256 tokens: m";
+    if (p.k.lo < 1) return "needs k of at least 1";
     if (auto reason = refuse_layout("a_layout", p.a_layout, Layout::e5m2); !reason.empty())
       return reason;
     return refuse_layout("b_layout", p.b_layout, Layout::permuted);
@@ -123,11 +124,14 @@ class GemmPacked final : public Family {
     return kMostBlocks * (2 * v.value("stripes") * kStripe * v.value("tokens") * 4 + 8);
   }
 
-  // As cuda_gemm_e5m2 between promotions; parts of K and blocks add at most 8 sums more.
+  // As cuda_gemm_e5m2 between promotions; then blocks, one a unit of K at most, add their sums, and
+  // so do the parts of K inside them.
   double relative_error(const Problem&, const Variant& v, std::int64_t k) const override {
     const auto steps = 4.0 * static_cast<double>(v.value("promote"));
     return (33 * steps + 1) * 0x1p-13 +
-           static_cast<double>(ceil_div(k, v.value("promote") * kChunk) + 8) * 0x1p-24 +
+           static_cast<double>(ceil_div(k, v.value("promote") * kChunk) +
+                               2 * ceil_div(k, chunks(v) * kChunk) + 4) *
+               0x1p-24 +
            6 * 0x1p-24;
   }
 

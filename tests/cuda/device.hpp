@@ -43,6 +43,9 @@ class Device {
   cuda::CUstream stream() const { return stream_; }
   const std::string& name() const { return name_; }
 
+  /// Makes the device's context current on another thread.
+  void enter() const { check(api_->cuCtxPushCurrent(context_), "enter the context"); }
+
   void check(cuda::CUresult error, const char* what) const { require(api_->check(error, what)); }
   void synchronize() const { check(api_->cuStreamSynchronize(stream_), "synchronise"); }
 
@@ -105,15 +108,15 @@ class Device {
     device->name_ = name;
     device->units_ = units;
     device->target_ = *parse_target(fmt::format("sm_{}{}{}", major, minor, major >= 9 ? "a" : ""));
-    cuda::CUcontext context = nullptr;
-    if (d.cuDevicePrimaryCtxRetain(&context, device->device_) != 0 ||
-        d.cuCtxPushCurrent(context) != 0 || d.cuStreamCreate(&device->stream_, 1) != 0)
+    if (d.cuDevicePrimaryCtxRetain(&device->context_, device->device_) != 0 ||
+        d.cuCtxPushCurrent(device->context_) != 0 || d.cuStreamCreate(&device->stream_, 1) != 0)
       return why = "no context", nullptr;
     return device.release();  // lives as long as the process
   }
 
   const cuda::DriverApi* api_ = nullptr;
   cuda::CUdevice device_ = 0;
+  cuda::CUcontext context_ = nullptr;
   cuda::CUstream stream_ = nullptr;
   Target target_;
   std::int64_t units_ = 0;
@@ -184,7 +187,7 @@ inline void compile_all(Device& device,
   std::vector<std::future<void>> work;
   for (const auto& [source, what] : sources)
     work.push_back(std::async(std::launch::async, [&device, &source = source, &what = what] {
-      // The loader needs a context on this thread? No: libraries are context-free.
+      device.enter();  // loading needs a context
       device.kernel(source, what);
     }));
   for (auto& one : work) one.get();

@@ -26,6 +26,11 @@ struct DeviceOperand {
       data = std::make_unique<Memory>(device, q.codes);
       scales = std::make_unique<Memory>(device, q.scales);
       tensor = {data->data(), scales->data(), q.k, q.k / 32, 0, 0};
+    } else if (layout == Layout::permuted) {
+      const auto weights = permute(q);
+      data = std::make_unique<Memory>(device, weights.codes);
+      scales = std::make_unique<Memory>(device, weights.scales);
+      tensor = {data->data(), scales->data(), 0, 0, 0, 0};
     } else {
       const auto rows = expand(q, layout);
       data = std::make_unique<Memory>(device, rows.data);
@@ -70,8 +75,8 @@ Problem problem_of(const Family& family, const Call& c) {
 Outcome run(Device& device, const Family& family, const Problem& p, const Variant& v, const Call& c,
             const Quantized& a, const Quantized& b, std::uint32_t seed,
             std::int64_t most_rows = 24) {
-  const auto layout = family.a_layout(p, v);
-  const DeviceOperand a_device(device, a, layout), b_device(device, b, layout);
+  const auto a_layout = family.a_layout(p, v), b_layout = family.b_layout(p, v);
+  const DeviceOperand a_device(device, a, a_layout), b_device(device, b, b_layout);
   const auto size = bytes_of(c.d_type);
   const auto ld = c.n + c.extra;
   std::mt19937 random(seed + 2);
@@ -85,6 +90,8 @@ Outcome run(Device& device, const Family& family, const Problem& p, const Varian
   for (std::int64_t j = 0; j < c.n; ++j)
     put_float(c.d_type, &bias[static_cast<std::size_t>(j * size)], normal(random));
   Memory d(device, old), bias_device(device, bias);
+  // Left as it is, full of 0xff: kernels that need more than that prepare it themselves.
+  Memory workspace(device, family.workspace_bytes(p, v, {c.m, c.n, c.k, 1}));
 
   qt_args args{};
   args.m = c.m;
@@ -98,16 +105,19 @@ Outcome run(Device& device, const Family& family, const Problem& p, const Varian
   args.alpha = 0.75f;
   args.beta = 0.5f;
   args.bias = bias_device.data();
+  args.workspace = workspace.data();
+  args.workspace_bytes = workspace.bytes();
   device.run(family, p, v, args);
   if (const auto then = family.stand_in(p, v)) {
     Problem given = p;
-    given.a_layout = given.b_layout = layout;
+    given.a_layout = a_layout;
+    given.b_layout = b_layout;
     device.run(cuda::stand_in(), given, *then, args);
   }
   return check_product(a, b, tensor_core_of(v),
                        {c.m, c.n, c.d_type, ld, args.alpha, args.beta, adds ? &old : nullptr,
                         c.bias == Bias::per_column ? &bias : nullptr},
-                       d.download(), layout, most_rows);
+                       d.download(), a_layout, b_layout, most_rows);
 }
 
 Outcome run(Device& device, const Family& family, const Problem& p, const Variant& v, const Call& c,
@@ -150,6 +160,11 @@ const Call kCalls[] = {
     {33, 8, 4096, DType::bf16, Accumulate::accumulate},
     {5, 96, 0, DType::bf16, Accumulate::accumulate},
     {0, 96, 64},
+    {8191, 5, 96, DType::f32},
+    {8191, 1, 64},
+    {129, 1000, 1824, DType::f16, Accumulate::overwrite, Bias::per_column},
+    {1, 1, 2880},
+    {7, 5, 32, DType::bf16, Accumulate::accumulate, Bias::none, Data::forward, 1},
 };
 
 void check_family(const Family& family) {
@@ -275,4 +290,79 @@ TEST_CASE("gpu.stand_in computes the rows that do not fit, and counts them") {
       CHECK(*kernel.counter("quarterturn_stand_ins") - *before == unfit);
     }
   }
+}
+
+// Few tokens against permuted weights: a family of its own, with no C and no more than 256 tokens.
+TEST_CASE("gpu.gemm_packed stays within its bound, and computes what does not fit") {
+  Device* device = device_or_skip();
+  if (!device) return;
+  const auto& family = cuda::gemm_packed();
+  struct Case {
+    Call call;
+    std::int64_t most_tokens;  // of the problem
+  };
+  std::vector<std::tuple<Problem, Variant, Call>> cases;
+  std::vector<std::pair<Source, std::string>> sources;
+  for (const Case& c :
+       {Case{{1, 5, 32}, 8}, Case{{1, 1, 2880}, 8}, Case{{7, 1000, 64, DType::f16}, 8},
+        Case{{8, 1000, 1504, DType::f32, Accumulate::overwrite, Bias::per_column}, 8},
+        Case{{1, 4096, 1824}, 8},
+        Case{
+            {16, 328, 2880, DType::bf16, Accumulate::overwrite, Bias::per_column, Data::forward, 3},
+            16},
+        Case{{13, 64, 16384, DType::f32, Accumulate::overwrite, Bias::none, Data::common_sign}, 16},
+        Case{{32, 1408, 576}, 32}, Case{{64, 1000, 1824, DType::f32}, 64},
+        Case{{129, 520, 96, DType::f32, Accumulate::overwrite, Bias::none, Data::wide, 5}, 256},
+        Case{{256, 192, 4096, DType::f16}, 256}, Case{{0, 96, 64}, 16}}) {
+    auto p = problem_of(cuda::gemm_e5m2(), c.call);
+    p.m = {0, c.most_tokens};
+    p.k.lo = 1;
+    if (const auto reason = family.refuses(p, device->target()); !reason.empty()) {
+      std::cout << "SKIPPED: " << family.name() << " " << reason << "\n";
+      return;
+    }
+    for (const auto& axis : family.parameters(p, device->target()))
+      for (const auto value : axis.values) {
+        const auto v = with(family, p, device->target(), {{axis.name, value}});
+        if (!family.illegal(p, device->target(), v).empty()) continue;
+        // The default once.
+        if (value == axis.values.front() && axis.name != "tokens") continue;
+        cases.emplace_back(p, v, c.call);
+        sources.emplace_back(family.emit(p, device->target(), v), v.text());
+      }
+  }
+  compile_all(*device, sources);
+  std::uint32_t seed = 1;
+  for (const auto& [p, v, c] : cases) {
+    Quantized a = random_operand(c.m, c.k, c.data, seed),
+              b = random_operand(c.n, c.k, c.data, seed + 1);
+    // Every other time: rows that do not fit, and NaN.
+    if (seed % 2 == 0 && c.k > 64 && c.data == Data::forward) {
+      widen_row(a, c.m - 1);
+      for (std::int64_t row = 0; row < c.n; row += 75) widen_row(b, row);
+      b.scales[static_cast<std::size_t>((c.n - 1) * (b.k / 32))] = 255;
+    }
+    const auto outcome = run(*device, family, p, v, c, a, b, seed);
+    INFO(v.text(), " m=", c.m, " n=", c.n, " k=", c.k, " ", name_of(c.d_type), " ", outcome.where);
+    CHECK(outcome.worst <= 1.0);
+    if (c.data == Data::common_sign) CHECK(std::abs(outcome.shrink) <= 1e-5);
+    seed += 3;
+  }
+  // Misses are counted: a row of A against all weights, a weight against all rows.
+  const Call c{5, 200, 256};
+  auto p = problem_of(cuda::gemm_e5m2(), c);
+  p.m = {1, 8};
+  p.k.lo = 1;
+  const auto v = family.default_variant(p, device->target());
+  Quantized a = random_operand(c.m, c.k, Data::forward, 5),
+            b = random_operand(c.n, c.k, Data::forward, 6);
+  widen_row(a, 2);
+  widen_row(b, 77);
+  const auto& kernel = device->kernel(family, p, v);
+  const auto before = kernel.counter("quarterturn_stand_ins");
+  REQUIRE_MESSAGE(before.ok(), before.status().message());
+  const auto outcome = run(*device, family, p, v, c, a, b, 7);
+  INFO(outcome.where);
+  CHECK(outcome.worst <= 1.0);
+  CHECK(*kernel.counter("quarterturn_stand_ins") - *before == 200 + 5 - 1);
 }

@@ -114,6 +114,61 @@ inline ExpandedOperand expand(const Quantized& q, Layout layout) {
   return out;
 }
 
+/// Weights as layout permuted holds them, written from its definition in
+/// templates/cuda/permuted.h.
+struct PermutedOperand {
+  std::vector<std::uint8_t> codes, scales;  ///< references follow the scales
+  std::int64_t references_at = 0;
+};
+
+inline PermutedOperand permute(const Quantized& q) {
+  const std::int64_t stripes = ceil_div(q.rows, 64), chunks = ceil_div(q.k, 128);
+  PermutedOperand out;
+  out.references_at = stripes * chunks * 256;
+  out.codes.assign(static_cast<std::size_t>(stripes * chunks * 4096), 0);
+  out.scales.assign(static_cast<std::size_t>(out.references_at + stripes * 64), 0);
+  for (std::int64_t i = 0; i < stripes * 64; ++i) {
+    int high = -1, low = 256;
+    bool nan = false;
+    for (std::int64_t b = 0; i < q.rows && b < q.k / 32; ++b) {
+      const auto chunk = i / 64 * chunks + b / 4;
+      const auto thread = i % 64 / 16 * 32 + i % 8 * 4 + b % 4, lower = i % 16 / 8;
+      const int byte = q.scale(i, b * 32);
+      out.scales[static_cast<std::size_t>(chunk * 256 + thread * 2 + lower)] =
+          static_cast<std::uint8_t>(byte);
+      bool any = false;
+      for (std::int64_t e = 0; e < 32; ++e) {
+        const std::uint32_t code = q.code(i, b * 32 + e);
+        any = any || (code & 7) != 0;
+        const auto s = e / 8, in_word = e % 8;
+        const auto word = chunk * 4096 + s / 2 * 2048 + thread * 16 + s % 2 * 8 + lower * 4;
+        const auto put = [&](std::int64_t bit, std::uint32_t value) {
+          auto& at = out.codes[static_cast<std::size_t>(word + bit / 8)];
+          at = static_cast<std::uint8_t>(at | value << (bit % 8));
+        };
+        put(4 * in_word, code & 7);
+        put(in_word < 4 ? 8 * in_word + 7 : 8 * (in_word - 4) + 3, code >> 3);
+      }
+      nan = nan || byte == 255;
+      if (any && byte != 255) high = std::max(high, byte), low = std::min(low, byte);
+    }
+    out.scales[static_cast<std::size_t>(out.references_at + i)] =
+        static_cast<std::uint8_t>(nan                                           ? 255
+                                  : high < 0                                    ? 127
+                                  : high - low >= 27 || high < 46 || high > 222 ? 255
+                                                                                : high);
+  }
+  return out;
+}
+
+/// The reference of each row, or none where a layout has none.
+inline std::vector<std::uint8_t> references_of(const Quantized& q, Layout layout) {
+  if (layout == Layout::e5m2 || layout == Layout::int8_rows) return expand(q, layout).reference;
+  if (layout != Layout::permuted) return {};
+  const auto all = permute(q);
+  return {all.scales.begin() + all.references_at, all.scales.end()};
+}
+
 enum class Data { forward, common_sign, wide };
 
 /// Codes and scales as quantisers make them, scales within a few binades of a row's largest. Some

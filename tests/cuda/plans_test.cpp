@@ -105,10 +105,10 @@ void check_plan_on(Device& device, DeviceBackend& backend, const Problem& p, con
   const Variant& gemm = plan.main_step().variant;
   auto alpha = args.alpha;
   if (p.scale_rule == ScaleRule::ts34) alpha *= 16.0f / 9.0f;
-  const auto outcome =
-      check_product(a.quantized(a_spec), b.quantized(b_spec), tensor_core_of(gemm),
-                    {s.m, s.n, p.d_type, s.n, alpha, args.beta, adds ? &old : nullptr, nullptr},
-                    result, find_family(gemm.family)->a_layout(p, gemm));
+  const auto outcome = check_product(
+      a.quantized(a_spec), b.quantized(b_spec), tensor_core_of(gemm),
+      {s.m, s.n, p.d_type, s.n, alpha, args.beta, adds ? &old : nullptr, nullptr}, result,
+      find_family(gemm.family)->a_layout(p, gemm), find_family(gemm.family)->b_layout(p, gemm));
   CHECK(size > 0);
   INFO(outcome.where);
   CHECK(outcome.worst <= 1.0);
@@ -204,7 +204,8 @@ TEST_CASE("gpu.gemm of plain operands packs them first") {
     const auto outcome = check_product(
         a, b, tensor_core_of(plan.main_step().variant),
         {300, 200, DType::f32, 200, 1, 0, nullptr, nullptr}, d.download(),
-        find_family(plan.main_step().variant.family)->a_layout(p, plan.main_step().variant));
+        find_family(plan.main_step().variant.family)->a_layout(p, plan.main_step().variant),
+        find_family(plan.main_step().variant.family)->b_layout(p, plan.main_step().variant));
     INFO(outcome.where);
     CHECK(outcome.worst <= 1.0);
   }

@@ -23,16 +23,24 @@ struct TensorCore {
   std::int64_t stretch = 32;  ///< of K, within which the order of steps is not looked at
   int steps = 4;              ///< in a stretch, at most
   std::int64_t promote = 0;   ///< of K, after which sums go on in binary32; 0: never
+  /// Of K: stretches between promotions may lie anywhere, and blocks may share K out at these
+  /// places and add their sums; 0: promotions are at multiples, one block does all of K.
+  std::int64_t unit = 0;
 };
 
 inline TensorCore tensor_core_of(const Variant& gemm) {
   if (gemm.family == "cuda_gemm_int8") return {};
-  if (gemm.family == "cuda_gemm_e5m2") return {13, 128, 4, 128 * gemm.value("promote")};
-  return {23, 32, 4, 0};
+  if (gemm.family == "cuda_gemm_e5m2") return {13, 128, 4, 128 * gemm.value("promote"), 0};
+  if (gemm.family == "cuda_gemm_packed") {
+    // Up to four groups promote by turns, each its own part of K.
+    const auto parts = 4 / gemm.value("stripes");
+    return {13, 128, 4, 128 * gemm.value("promote") * parts, 128 * gemm.value("rounds") * parts};
+  }
+  return {23, 32, 4, 0, 0};
 }
 
 /// The exact kernels, and the stand-in, which computes unfit rows of either operand.
-inline TensorCore exact_core() { return {23, 128, 16, 0}; }
+inline TensorCore exact_core() { return {23, 128, 16, 0, 0}; }
 
 /// Values of an operand row by row, and the exponents of their lowest set bits.
 struct RowValues {
@@ -58,19 +66,27 @@ struct ExactProduct {
 inline ExactProduct exact_product(const RowValues& a, const RowValues& b, const TensorCore& core) {
   ExactProduct out;
   const auto k = static_cast<std::int64_t>(a.value.size());
-  double so_far = 0;  // magnitudes in the tensor core's sum
-  int lowest = 1 << 20;
+  double so_far = 0, before = 0;  // magnitudes in the tensor core's sum; and since the last place
+  int lowest = 1 << 20, lowest_since = 1 << 20;  // where it may have been promoted
   for (std::int64_t first = 0; first < k; first += core.stretch) {
-    if (core.promote > 0 && first % core.promote == 0) so_far = 0, lowest = 1 << 20;
+    if (core.promote > 0 && first % core.promote == 0) {
+      // Stretches that lie anywhere are part of two neighbouring ones.
+      so_far = core.unit > 0 ? before : 0;
+      lowest = core.unit > 0 ? lowest_since : 1 << 20;
+      before = 0;
+      lowest_since = 1 << 20;
+    }
     const auto end = static_cast<std::size_t>(std::min(k, first + core.stretch));
     double added = 0;
     for (auto i = static_cast<std::size_t>(first); i < end; ++i) {
       const double product = a.value[i] * b.value[i];
       out.value += product;
       added += std::fabs(product);
-      lowest = std::min(lowest, a.low[i] + b.low[i]);
+      lowest_since = std::min(lowest_since, a.low[i] + b.low[i]);
     }
+    lowest = std::min(lowest, lowest_since);
     so_far += added;
+    before += added;
     out.magnitude += added;
     if (core.fraction_bits == 0 || !(so_far > 0) || std::isinf(so_far)) continue;
     const int cut = std::ilogb(so_far) - core.fraction_bits;
@@ -80,8 +96,11 @@ inline ExactProduct exact_product(const RowValues& a, const RowValues& b, const 
       short_of += a.low[i] + b.low[i] < cut;
     out.lost += std::ldexp(short_of, cut);
   }
-  if (core.promote > 0)
-    out.lost += static_cast<double>(ceil_div(k, core.promote)) * 0x1p-24 * out.magnitude;
+  if (core.promote > 0) {
+    auto sums = ceil_div(k, core.promote);
+    if (core.unit > 0) sums += ceil_div(k, core.unit) * 2 + 4;
+    out.lost += static_cast<double>(sums) * 0x1p-24 * out.magnitude;
+  }
   return out;
 }
 
@@ -104,14 +123,13 @@ struct Outcome {
 };
 
 /// Checks all columns of at most `most_rows` rows, and that nothing was written between rows. What
-/// `layout` cannot hold must be as good as exact kernels make it.
+/// the layouts cannot hold must be as good as exact kernels make it.
 inline Outcome check_product(const Quantized& a, const Quantized& b, const TensorCore& core,
                              const ProductCall& call, const std::vector<unsigned char>& d,
-                             Layout layout, std::int64_t most_rows = 24) {
+                             Layout a_layout, Layout b_layout, std::int64_t most_rows = 24) {
   Outcome out;
-  const bool windowed = layout == Layout::e5m2 || layout == Layout::int8_rows;
-  const auto a_reference = windowed ? expand(a, layout).reference : std::vector<std::uint8_t>();
-  const auto b_reference = windowed ? expand(b, layout).reference : std::vector<std::uint8_t>();
+  const auto a_reference = references_of(a, a_layout), b_reference = references_of(b, b_layout);
+  const bool windowed = !a_reference.empty() || !b_reference.empty();
   const auto size = bytes_of(call.d_type);
   const double half_ulp = call.d_type == DType::f32    ? 0x1p-24
                           : call.d_type == DType::bf16 ? 0x1p-8

@@ -98,6 +98,43 @@ TEST_CASE("gpu.pack expands as the layout is defined") {
     }
 }
 
+TEST_CASE("gpu.pack permutes weights as the layout is defined") {
+  Device* device = device_or_skip();
+  if (!device) return;
+  std::uint32_t seed = 1;
+  for (const std::int32_t g : {32, 64}) {
+    auto p = one_operand(Op::pack, {0, 16384});
+    p.d_layout = Layout::permuted;
+    p.rotation = g;
+    const auto v = cuda::pack().default_variant(p, device->target());
+    for (const auto& [m, k] : {std::pair{1, 32}, {64, 128}, {130, 1504}, {65, 2880}, {3, 8192}}) {
+      const std::int64_t padded = round_up(k, g), ld = padded + 32, scale_ld = padded / 32 + 3;
+      auto q = random_operand(m, padded, seed % 2 == 0 ? Data::wide : Data::forward, seed);
+      ++seed;
+      if (m > 2) q.scales[static_cast<std::size_t>(2 * padded / 32)] = 255;
+      std::vector<std::uint8_t> codes(static_cast<std::size_t>(m * ld / 2), 0xff);
+      std::vector<std::uint8_t> scales(static_cast<std::size_t>(m * scale_ld), 0xff);
+      for (std::int64_t i = 0; i < m; ++i) {
+        std::copy_n(q.codes.begin() + i * padded / 2, padded / 2, codes.begin() + i * ld / 2);
+        std::copy_n(q.scales.begin() + i * padded / 32, padded / 32, scales.begin() + i * scale_ld);
+      }
+      const auto want = permute(q);
+      const auto sizes_of = operand_bytes(Layout::permuted, m, k, g);
+      REQUIRE(sizes_of.codes == static_cast<std::int64_t>(want.codes.size()));
+      REQUIRE(sizes_of.scales == static_cast<std::int64_t>(want.scales.size()));
+      Memory from(*device, codes), bytes(*device, scales), to(*device, sizes_of.codes),
+          to_scales(*device, sizes_of.scales);
+      auto args = sizes(m, k, 1);
+      args.a = {from.data(), bytes.data(), ld, scale_ld, 0, 0};
+      args.d = {to.data(), to_scales.data(), 0, 0, 0, 0};
+      device->run(cuda::pack(), p, v, args);
+      INFO(p.key(), " m=", m, " k=", k);
+      CHECK(to.download() == want.codes);
+      CHECK(to_scales.download() == want.scales);
+    }
+  }
+}
+
 TEST_CASE("gpu.dequantize gives each code's value, rounded once") {
   Device* device = device_or_skip();
   if (!device) return;

@@ -1,5 +1,5 @@
 // Speeds of the CUDA families and of cuBLASLt, in one process and in turn: `speed_cuda [quantize]
-// [gemm] [plans]`. Sustained figures: the second half of a run of at least 0.3 s.
+// [gemm] [packed] [plans]`. Sustained figures: the second half of a run of at least 0.3 s.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -362,6 +362,78 @@ void gemm_speeds(Device& device, Meter& meter, const std::vector<unsigned char>&
     std::cout << fmt::format("  {:<22} {:.3f}\n", name, std::exp((sum - base) / shapes));
 }
 
+// Few tokens in bf16 against packed weights: quantising them and the product, from bf16 to bf16.
+void packed_speeds(Device& device, Meter& meter, const std::vector<unsigned char>& pattern) {
+  DeviceBackend backend(device);
+  std::vector<std::tuple<Problem, Plan, Shape>> calls;
+  std::vector<std::pair<Source, std::string>> sources;
+  for (const auto& [n, k] : {std::pair{28672, 8192}, {8192, 28672}})
+    for (const std::int64_t m : {1, 16, 64}) {
+      Problem p;
+      p.op = Op::hadamard_gemm;
+      p.role = Role::fprop;
+      p.m = {1, m};
+      p.n = Extent::exactly(n);
+      p.k = Extent::exactly(k);
+      p.a_type = p.d_type = DType::bf16;
+      p.b_type = DType::mxfp4;
+      p.rotation = 32;
+      p.contract = Contract::fast;
+      p.spread = Spread::any;
+      int taken = 0;
+      for (const auto& plan : plans(p, device.target(), 400)) {
+        if (plan.main_step().variant.family != "cuda_gemm_packed" || taken++ == 8) continue;
+        calls.emplace_back(p, plan, Shape{m, n, k});
+        for (const auto& step : plan.steps)
+          sources.emplace_back(find_family(step.variant.family)
+                                   ->emit(step_problem(p, device.target(), plan, step.kind),
+                                          device.target(), step.variant),
+                               plan.text());
+      }
+    }
+  compile_all(device, sources);
+  constexpr int sets = 3;  // of weights: beyond twice the L2 cache
+  std::cout << "bf16 tokens x packed weights, all counted: us, TB/s of packed bytes\n";
+  std::vector<std::unique_ptr<Memory>> weights, scales;
+  std::int64_t shape = 0;
+  for (const auto& [p, plan, s] : calls) {
+    if (shape != s.n) {
+      weights.clear();
+      scales.clear();
+      const auto bytes = operand_bytes(Layout::permuted, s.n, s.k);
+      for (int i = 0; i < sets; ++i) {
+        weights.push_back(repeated(device, pattern, bytes.codes));
+        scales.push_back(std::make_unique<Memory>(
+            device, std::vector<unsigned char>(static_cast<std::size_t>(bytes.scales), 120)));
+      }
+      shape = s.n;
+    }
+    const auto built = Executable::build(backend, p, plan);
+    require(built.status());
+    const auto a = repeated(device, pattern, s.m * s.k * 2);
+    Memory d(device, s.m * s.n * 2), workspace(device, (*built)->workspace_bytes());
+    qt_args args{};
+    args.m = s.m;
+    args.n = s.n;
+    args.k = s.k;
+    args.batch = 1;
+    args.a = {a->data(), nullptr, s.k, 0, 0, 0};
+    args.d = {d.data(), nullptr, s.n, 0, 0, 0};
+    args.alpha = 1;
+    args.workspace = workspace.data();
+    const auto t = meter.read(
+        [&](int i) {
+          const auto set = static_cast<std::size_t>(i % sets);
+          args.b = {weights[set]->data(), scales[set]->data(), 0, 0, 0, 0};
+          require((*built)->run(args, device.stream()));
+        },
+        0.06);
+    const double bytes = double(s.n) * double(s.k) * 0.53125;
+    std::cout << fmt::format("  {}x{}x{} {:.1f} us {:.2f} TB/s  {}\n", s.m, s.n, s.k,
+                             t.sustained * 1e6, bytes / t.sustained * 1e-12, plan.text());
+  }
+}
+
 // Whole products from bf16: both operands rotated and rounded on the fly, beside cuBLAS's bf16.
 void plan_speeds(Device& device, Meter& meter, const std::vector<unsigned char>& pattern) {
   const auto peer = open_peer();
@@ -475,6 +547,7 @@ int main(int count, char** words) {
     std::cout << device->name() << ", " << device->units() << " SMs\n";
     if (wants("quantize")) quantize_speeds(*device, meter, pattern);
     if (wants("gemm")) gemm_speeds(*device, meter, pattern);
+    if (wants("packed")) packed_speeds(*device, meter, pattern);
     if (wants("plans")) plan_speeds(*device, meter, pattern);
   } catch (const std::exception& error) {
     std::cout << "failed: " << error.what() << "\n";
