@@ -1,6 +1,8 @@
 // Executable: a plan whose kernels are loaded. Running it touches nothing but memory of the caller.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -53,6 +55,10 @@ class Executable {
     std::shared_ptr<const Kernel> kernel;
   };
 
+  /// All that launches depend on: a call's sizes and strides.
+  using Shape = std::array<long long, 24>;
+  static Shape shape_of(const qt_args& args);
+
   static std::shared_ptr<Executable> outline(const Backend& backend, const Problem& problem,
                                              Plan plan, const Target& target);
   qt_args step_args(const LoadedStep& step, const qt_args& args, std::int64_t row0_b) const;
@@ -68,6 +74,12 @@ class Executable {
   Workspace workspace_;  ///< offsets for the extents' upper ends serve every size below
   std::int64_t padding_ = 32;
   bool prebuilt_ = false;
+
+  // The launches of the last shape: working them out costs more than the driver takes to start
+  // them. A thread that finds them taken by another works out its own.
+  mutable std::atomic_flag taken_ = ATOMIC_FLAG_INIT;
+  mutable Shape shape_{};
+  mutable std::vector<Launch> launches_;  ///< one a step; sized when built
 };
 
 }  // namespace quarterturn

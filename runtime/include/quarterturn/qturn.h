@@ -268,6 +268,11 @@ QTURN_API qturn_status qturn_reload(qturn_context* context);
 /* ---- plans ---- */
 /* QTURN_OK when some kernel computes the problem here; else why not. Compiles nothing. */
 QTURN_API qturn_status qturn_supports(qturn_context* context, const qturn_problem* problem);
+/* May compile, load and read the database, so it comes before stream capture: while a blocking
+ * stream of the current CUDA context is being captured it answers QTURN_CAPTURING; beside the
+ * capture of a non-blocking stream it works. Neither breaks the capture. Code is loaded into the
+ * calling thread's current context where that is of this device, else into the device's primary
+ * context; another context loads it when it first runs the plan. */
 QTURN_API qturn_status qturn_prepare(qturn_context* context, const qturn_problem* problem,
                                      qturn_plan** out);
 QTURN_API void qturn_plan_destroy(qturn_plan* plan);
@@ -280,7 +285,9 @@ QTURN_API qturn_status qturn_plan_operand(const qturn_plan* plan, int32_t which,
                                           qturn_operand* out);
 
 /* Enqueues on args->stream (GPU) or computes before it returns (CPU). M = 0 or N = 0 succeeds and
- * does nothing; K = 0 gives beta * C. */
+ * does nothing; K = 0 gives beta * C. On a GPU it may be captured into a graph, and uses the
+ * calling thread's current context where that is of the plan's device, else the device's primary
+ * context: the stream must be of that context. */
 QTURN_API qturn_status qturn_run(const qturn_plan* plan, const qturn_args* args);
 
 /* How the stored answer matched, best first. */
