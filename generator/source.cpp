@@ -43,6 +43,30 @@ Status append_flat(std::string_view text, std::set<std::string>& seen, std::stri
   return {};
 }
 
+// What a compiler makes code of. Comments name the problem and its range: problems that need the
+// same code share it.
+std::string without_comments(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const auto end = text.find('\n');
+    auto line = text.substr(0, end);
+    text = end == std::string_view::npos ? std::string_view{} : text.substr(end + 1);
+    bool quoted = false;
+    for (std::size_t i = 0; i + 1 < line.size(); ++i) {
+      if (line[i] == '\\' && quoted) {
+        ++i;
+      } else if (line[i] == '"') {
+        quoted = !quoted;
+      } else if (!quoted && line[i] == '/' && line[i + 1] == '/') {
+        line = line.substr(0, i);
+      }
+    }
+    while (!line.empty() && line.back() == ' ') line.remove_suffix(1);
+    if (!line.empty()) (out += line) += '\n';
+  }
+  return out;
+}
+
 }  // namespace
 
 Result<std::string> flatten(const Source& source) {
@@ -56,7 +80,7 @@ Result<Digest> source_digest(const Source& source, const Target& target) {
   auto flat = flatten(source);
   if (!flat.ok()) return flat.status();
   return sha256(fmt::format("{}\n{}\n{}\n{}\n{}", static_cast<int>(source.language), source.entry,
-                            fmt::join(source.flags, " "), target.key(), *flat));
+                            fmt::join(source.flags, " "), target.key(), without_comments(*flat)));
 }
 
 }  // namespace quarterturn

@@ -27,8 +27,8 @@ struct Source {
 /// each. This is what compilers get and what keys of stored code are made of.
 Result<std::string> flatten(const Source& source);
 
-/// SHA-256 over flattened text, language, entry, flags and target: the name of the code it becomes,
-/// before the compiler's identity is added.
+/// SHA-256 over flattened text without comments, language, entry, flags and target: the name of the
+/// code it becomes, before the compiler's identity is added.
 Result<Digest> source_digest(const Source& source, const Target& target);
 
 }  // namespace quarterturn
