@@ -253,8 +253,9 @@ Status Database::State::connect_read_only(bool newer) {
     return schema::check_readable(connection, schema::version);
   };
   Status status = look(path, 0);
-  if (status.code() == Code::io_error || status.code() == Code::read_only) {
-    // No shared-memory file and no right to make one: then no writer is alive either.
+  if (status.code() == Code::io_error || status.code() == Code::read_only ||
+      status.code() == Code::disk_full) {
+    // No shared-memory file and no right or no room to make one: then no writer is alive either.
     connection.close();
     status = look(immutable_uri(path), SQLITE_OPEN_URI);
   }

@@ -189,10 +189,11 @@ Status check_readable(sqlite::Connection& connection, std::int64_t reader) {
       connection.integer("SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'min_reader'");
   // No number is no permission.
   if (oldest.ok() && *oldest >= 1 && *oldest <= reader) return {};
-  return {Code::newer_version,
-          fmt::format("the file has version {} and this library reads up to {}; it was left "
-                      "untouched. Update Quarterturn, or give another path",
-                      *current, reader)};
+  return {
+      Code::newer_version,
+      fmt::format("a newer Quarterturn wrote the file (its version is {}, this library reads up "
+                  "to {}); it was left untouched. Update Quarterturn, or give another path",
+                  *current, reader)};
 }
 
 Status check_objects(sqlite::Connection& connection, const std::string& name, Extras extras) {

@@ -51,7 +51,9 @@ Status status_of(sqlite3* handle, int code, std::string_view doing) {
   const Code ours = code_of(code, system_error);
   if (ours == Code::ok) return {};
   const char* detail = handle != nullptr ? sqlite3_errmsg(handle) : sqlite3_errstr(code);
-  return {ours, fmt::format("cannot {}: {} (SQLite {})", doing, detail, code)};
+  // SQLite's own words for it are often "disk I/O error".
+  const char* full = ours == Code::disk_full ? "the disk is full: " : "";
+  return {ours, fmt::format("cannot {}: {}{} (SQLite {})", doing, full, detail, code)};
 }
 
 Connection& Connection::operator=(Connection&& other) noexcept {
