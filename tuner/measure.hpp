@@ -95,6 +95,7 @@ class PairedTimer {
  private:
   Result<double> seconds_per_call(std::size_t candidate, std::size_t size);
   Result<double> timed(std::size_t candidate, std::size_t size, std::int64_t repeats);
+  /// busy: the device's clock hid most of what passed; internal: it ran ahead.
   Status check_clock();
   bool disturbed();
   Series& at(std::size_t candidate);
@@ -110,6 +111,7 @@ class PairedTimer {
   std::int64_t discarded_ = 0;
   std::uint64_t rounds_ = 0;
   double device_seconds_ = 0, wall_seconds_ = 0;
+  int wrong_clocks_ = 0;  ///< rounds in a row whose clock disagreed with the wall's
 };
 
 }  // namespace quarterturn

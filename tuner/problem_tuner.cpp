@@ -210,6 +210,7 @@ void ProblemTuner::resume() {
 std::optional<std::size_t> ProblemTuner::admit(const Plan& plan, const Compiled& compiled) {
   ++out_.tried;
   out_.compiled += compiled.kernels;
+  refusal_ = compiled.status;
   if (!compiled.status.ok()) {
     if (!is_hopeless(compiled.status.code()))
       give_up(plan, TrialKind::timing, trial_status_of(compiled.status, Loss::none),
@@ -222,11 +223,16 @@ std::optional<std::size_t> ProblemTuner::admit(const Plan& plan, const Compiled&
   candidates_[index] = {plan, compiled, {}};
   const Verdict verdict = process_->admit(index);
   candidates_[index].certificate = verdict.certificate;
+  refusal_ = verdict.status;
   if (!verdict.status.ok()) {
     if (verdict.status.code() == Code::interrupted) return std::nullopt;
     give_up(plan, TrialKind::admission, trial_status_of(verdict.status, process_->loss(index)),
             verdict.status, compiled);
     return std::nullopt;
+  }
+  if (const auto held = quarantine_of(plan)) {
+    auto released = context_.database().remove_quarantine(*held);
+    if (!released.ok() && storing_.ok()) storing_ = released;
   }
   Trial trial = new_trial(plan, TrialKind::admission, TrialStatus::ok);
   describe(trial, candidates_[index]);
@@ -235,12 +241,27 @@ std::optional<std::size_t> ProblemTuner::admit(const Plan& plan, const Compiled&
   return index;
 }
 
+std::optional<Quarantine> ProblemTuner::quarantine_of(const Plan& plan) {
+  auto held = context_.database().quarantine_of(plan, key_, *env_);
+  return held.ok() ? std::move(*held) : std::nullopt;
+}
+
+bool ProblemTuner::has_failed(const Plan& plan) const {
+  return std::any_of(history_.begin(), history_.end(), [&](const Outcome& outcome) {
+    return outcome.plan == plan && quarantine_reason_of(outcome.status).has_value();
+  });
+}
+
 Status ProblemTuner::find_control() {
+  const bool again = options_.cached == Cached::tuned_again;
   Status first;
   for (const auto& plan : context_.enabled_plans(item_.problem, kControlTries)) {
-    const auto held = context_.database().quarantine_of(plan, key_, *env_);
-    if (held.ok() && held->has_value()) {
-      if (first.ok()) first = Status(Code::quarantined, (*held)->detail);
+    const auto held = quarantine_of(plan);
+    if (held && (!again || has_failed(plan))) {
+      if (first.ok())
+        first = Status(Code::quarantined,
+                       fmt::format("{} is in quarantine ({}); qturn tune --again tries it again",
+                                   plan.text(), held->detail));
       continue;
     }
     tick(Progress::Phase::compiling);
@@ -253,11 +274,10 @@ Status ProblemTuner::find_control() {
       return {};
     }
     if (interrupted()) return Status(Code::interrupted, "interrupted");
-    const Status why = compiled[0].status.ok()
-                           ? Status(Code::rejected, fmt::format("{} was not admitted", plan.text()))
-                           : compiled[0].status;
-    if (first.ok()) first = why;
-    if (is_hopeless(why.code())) return why;
+    if (first.ok())
+      first = Status(refusal_.code(),
+                     fmt::format("{} was not admitted: {}", plan.text(), refusal_.message()));
+    if (is_hopeless(refusal_.code())) return refusal_;
   }
   return first.ok() ? context_.supports(item_.problem) : first;
 }
@@ -286,11 +306,11 @@ void ProblemTuner::record_screened(std::size_t candidate) {
 }
 
 Status ProblemTuner::try_batch(const std::vector<Plan>& plans) {
+  const bool again = options_.cached == Cached::tuned_again;
   std::vector<Plan> wanted;
   for (const auto& plan : plans) {
-    const auto held = context_.database().quarantine_of(plan, key_, *env_);
     if (plan == candidates_[0].plan) continue;
-    if (held.ok() && held->has_value())
+    if (quarantine_of(plan) && (!again || has_failed(plan)))
       history_.push_back({plan, TrialStatus::rejected, 0, 0, 0, 0});
     else
       wanted.push_back(plan);

@@ -35,6 +35,9 @@ class ProblemTuner {
 
   std::vector<Plan> space_seeds() const;
   void resume();
+  /// Why a plan is not to be tried; when all is tuned again, only what failed in this run counts.
+  std::optional<Quarantine> quarantine_of(const Plan& plan);
+  bool has_failed(const Plan& plan) const;
   Status find_control();
   Status explore();
   Status try_batch(const std::vector<Plan>& plans);
@@ -70,6 +73,7 @@ class ProblemTuner {
   std::vector<Outcome> history_;
   std::vector<Plan> promising_;  ///< of earlier sessions, to be timed again
   Status storing_;               ///< the first failure to store something
+  Status refusal_;               ///< why the last plan was not admitted
   Tuned out_;
 };
 

@@ -118,7 +118,9 @@ Status TrialProcess::start() {
     return Status(Code::io_error,
                   fmt::format("cannot start {}: {}", options_.program, std::strerror(error)));
   }
-  return write_line(json{{"problem", problem_.key()}, {"settings", options_.settings}}.dump());
+  // Where the program has left already, the request that follows finds out and says how.
+  (void)write_line(json{{"problem", problem_.key()}, {"settings", options_.settings}}.dump());
+  return {};
 }
 
 Status TrialProcess::write_line(const std::string& line) {

@@ -98,6 +98,24 @@ TEST_CASE("a device clock that disagrees with the wall clock is an error, not a 
   }
 }
 
+TEST_CASE("a machine that slept once, or is busy all the time, is measured all the same") {
+  Device slept({{1e-2}, {0.8e-2}}, {.noise = 0}, 1);
+  slept.sleep_at(25);
+  Device busy({{1e-2}, {0.8e-2}}, {.noise = 0, .waits = 0.05, .others = 1.5}, 1);
+  for (Device* device : {&slept, &busy}) {
+    PairedTimer timer(*device, *device, *device, {});
+    for (int i = 0; i < 20; ++i) REQUIRE(timer.round({1}).ok());
+    CHECK(timer.series(1).log_speedups.size() == 20);
+    CHECK(median(timer.series(1).log_speedups) == doctest::Approx(std::log(1 / 0.8)).epsilon(0.05));
+  }
+  // Where nobody else runs, waiting has no excuse.
+  Device hiding({{1e-2}, {0.8e-2}}, {.noise = 0, .waits = 0.05}, 1);
+  PairedTimer timer(hiding, hiding, hiding, {});
+  Status status;
+  for (int i = 0; i < 20 && status.ok(); ++i) status = timer.round({1});
+  CHECK(status.message().find("wall clock") != std::string::npos);
+}
+
 TEST_CASE("halving keeps the fastest and spends little on the rest") {
   std::vector<std::vector<double>> seconds{{1e-3}};
   for (int i = 0; i < 40; ++i) seconds.push_back({1e-3 * (0.8 + 0.02 * ((i * 17) % 40))});

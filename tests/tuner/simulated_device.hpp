@@ -22,6 +22,8 @@ class Device : public Subject, public Clock, public Observer {
     double per_batch = 0.003;  // systematic extra cost of running after another candidate
     bool observer_sees = true;
     double clock_rate = 1;  // the device's clock against the wall's
+    double waits = 0;       // seconds, each batch, that the process does not get to run
+    double others = 0;      // cores that other processes use
   };
 
   // seconds[candidate][size] of one call, at full clock.
@@ -40,7 +42,7 @@ class Device : public Subject, public Clock, public Observer {
     last_ = candidate;
     if (random_.unit() < character_.outliers) seconds *= 1 + 2 * random_.unit();
     if (random_.unit() < character_.stepping) step_ *= 1 + 0.1 * (random_.unit() - 0.5);
-    now_ += seconds + 1e-6;
+    now_ += seconds + 1e-6 + character_.waits + (runs_ == sleeps_at_ ? 3600 : 0);
     return seconds * character_.clock_rate;
   }
 
@@ -50,8 +52,12 @@ class Device : public Subject, public Clock, public Observer {
     Conditions seen;
     seen.clock_mhz =
         character_.observer_sees ? 2000 * (throttled() ? character_.throttle_factor : 1) : 0;
+    seen.others = character_.others;
     return seen;
   }
+
+  /// The machine is suspended for an hour during one batch.
+  void sleep_at(std::int64_t run) { sleeps_at_ = run; }
 
   void break_candidate(std::size_t candidate) {
     broken_.resize(seconds_.size());
@@ -77,7 +83,7 @@ class Device : public Subject, public Clock, public Observer {
   Random random_;
   double now_ = 0, step_ = 1;
   std::size_t last_ = 0;
-  std::int64_t runs_ = 0;
+  std::int64_t runs_ = 0, sleeps_at_ = -1;
   std::vector<bool> broken_;
 };
 

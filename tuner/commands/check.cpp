@@ -1,6 +1,7 @@
 // qturn check: holds plans against the scalar reference again.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 
@@ -17,10 +18,13 @@ constexpr const char* kFooter = R"(Examples:
   qturn check --shape 512x4096x14336 --rotation 128
 
 Poisoned outputs, guard bands, several kinds of inputs; codes bit for bit, products within the
-contract's bound, stochastic rounding unbiased. A stored answer that fails is taken back.
+contract's bound, stochastic rounding unbiased. A stored answer that fails is taken back; a plan in
+quarantine that is right is released.
 
 Exit codes: 0 all are right; 1 some are wrong or could not be tried; 2 the command line makes no
 sense; 3 the machine lacks something; 130 interrupted.)";
+
+constexpr std::size_t kHeuristics = 4;  // plans in order that a context would serve
 
 struct Subject {
   Problem problem;
@@ -38,15 +42,22 @@ std::int64_t nanoseconds_now() {
 Result<Subject> subject_of(Context& context, const Problem& problem) {
   if (auto status = context.supports(problem); !status.ok()) return status;
   const Target& target = context.backend().device().target;
+  const auto is_free = [&](const Plan& plan) {
+    const auto held = context.database().quarantine_of(plan, problem.key(), context.env());
+    return !held.ok() || !held->has_value();
+  };
   for (const auto& found : context.table()->candidates(problem))
-    if (check_plan(problem, target, found.answer->plan).ok())
+    if (check_plan(problem, target, found.answer->plan).ok() && is_free(found.answer->plan))
       return Subject{problem, found.answer->plan, std::string(match_name(found.match))};
-  return Subject{problem, context.enabled_plans(problem, 1).front(), "heuristic"};
+  const auto plans = context.enabled_plans(problem, kHeuristics);
+  // Where all are in quarantine, the first is held against the reference once more.
+  const auto free = std::find_if(plans.begin(), plans.end(), is_free);
+  return Subject{problem, free == plans.end() ? plans.front() : *free, "heuristic"};
 }
 
 Result<std::vector<Subject>> subjects_of(Context& context, const WorkOptions& work) {
   std::vector<Subject> out;
-  if (!work.model.empty() || !work.shape.empty()) {
+  if (!work.model.empty() || !work.shape.empty() || !work.problem.empty()) {
     auto workload = workload_of(work);
     if (!workload.ok()) return workload.status();
     report_refusals(*workload);
@@ -101,6 +112,10 @@ void remember(Context& context, const Subject& subject, const Verdict& verdict, 
       status =
           context.database().remove_winner(trial.problem, entry.target, entry.performance_class);
   }
+  if (status.ok() && trial.status == TrialStatus::ok) {
+    const auto held = context.database().quarantine_of(subject.plan, trial.problem, *trial.env);
+    if (held.ok() && held->has_value()) status = context.database().remove_quarantine(**held);
+  }
   if (!status.ok())
     std::fprintf(stderr, "qturn: the result is not kept: %s\n", status.message().c_str());
 }
@@ -132,7 +147,8 @@ int check(const WorkOptions& work, const GlobalOptions& global) {
     const bool judged = verdict.status.ok() || verdict.status.code() == Code::rejected ||
                         process.loss(index) != Loss::none;
     if (judged) remember(**context, subject, verdict, process.loss(index));
-    if (!verdict.status.ok()) code = kExitFailed;
+    if (!verdict.status.ok())
+      code = judged || code == kExitFailed ? kExitFailed : exit_code_of(verdict.status);
     const Certificate& proved = verdict.certificate;
     table.add({short_name(subject.problem), subject.origin,
                verdict.status.ok() ? "right"

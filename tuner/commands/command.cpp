@@ -62,8 +62,7 @@ nlohmann::ordered_json json_value(const std::string& text) {
 
 }  // namespace
 
-int fail(const Status& status) {
-  std::fprintf(stderr, "qturn: %s\n", status.message().c_str());
+int exit_code_of(const Status& status) {
   switch (status.code()) {
     case Code::ok:
       return kExitOk;
@@ -88,6 +87,11 @@ int fail(const Status& status) {
     default:
       return kExitFailed;
   }
+}
+
+int fail(const Status& status) {
+  std::fprintf(stderr, "qturn: %s\n", status.message().c_str());
+  return exit_code_of(status);
 }
 
 void add_json(CLI::App& app, GlobalOptions& options) {

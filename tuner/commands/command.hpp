@@ -23,7 +23,9 @@ enum ExitCode : int {
   kExitInterrupted = 130  ///< Ctrl-C or a termination signal; what was done is kept
 };
 
-/// The exit code that fits a status, after its message went to stderr.
+/// The exit code that fits a status.
+int exit_code_of(const Status& status);
+/// The same, after its message went to stderr.
 int fail(const Status& status);
 
 /// Options of every command that touches a device or the database.

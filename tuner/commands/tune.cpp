@@ -101,8 +101,8 @@ int finish(const std::vector<Tuned>& results, std::size_t wanted) {
   int code = kExitOk;
   for (const auto& t : results)
     if (t.answer == Tuned::Answer::failed) {
-      std::fprintf(stderr, "qturn: %s: ", short_name(t.item.problem).c_str());
-      const int one = fail(t.status);
+      const int one = fail(Status(
+          t.status.code(), fmt::format("{}: {}", short_name(t.item.problem), t.status.message())));
       code = code == kExitOk || one == kExitUnavailable ? one : code;
       // The command line made sense; the machine could not do it.
       if (code == kExitUsage) code = kExitFailed;
@@ -179,7 +179,8 @@ std::function<int()> register_tune(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::Range(std::size_t{1}, std::size_t{100000}));
   command->add_flag("--exhaustive", options->exhaustive, "Try every legal plan");
-  command->add_flag("--again", options->again, "Tune what is decided already, too");
+  command->add_flag("--again", options->again,
+                    "Tune what is decided already, too, and try again what is in quarantine");
   command->add_flag("--dry-run", options->dry_run,
                     "Say what would be tried and how long it may take; try nothing");
   return [=] { return tune(*work, *global, *options); };
