@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/auxv.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -63,8 +64,10 @@ bool make_pipe(Pipe& out) {
   return out.read.get() >= 0 && out.write.get() >= 0;
 }
 
-// The host's environment but for what would change what a compiler reads or preload code into it.
+// The host's environment but for what would change what a compiler reads or preload code into it. A
+// program that runs with other rights than its user's (setuid) passes on nothing of the user's.
 std::vector<std::string> clean_environment() {
+  if (getauxval(AT_SECURE) != 0) return {"PATH=/usr/local/bin:/usr/bin:/bin", "LC_ALL=C"};
   static constexpr std::string_view dropped[] = {
       "CPATH=", "C_INCLUDE_PATH=", "CPLUS_INCLUDE_PATH=", "LD_PRELOAD=", "LC_ALL=", "LANGUAGE="};
   std::vector<std::string> out;

@@ -78,6 +78,12 @@ std::string shell_line(const std::vector<std::string>& words) {
   return out;
 }
 
+// Not the user's where the program has other rights than the user (setuid).
+std::string search_path() {
+  const char* path = ::secure_getenv("PATH");
+  return path ? path : "/usr/local/bin:/usr/bin:/bin";
+}
+
 constexpr std::string_view kTrivial =
     "#if defined(__x86_64__)\n#include <immintrin.h>\n#endif\n"
     "extern \"C\" __attribute__((visibility(\"default\"))) int qturn_probe(int x) { return x + 1; "
@@ -128,7 +134,7 @@ HostCompiler::HostCompiler(std::vector<std::string> command, Worker worker, Work
 
 Result<HostCompiler> HostCompiler::find(const std::string& wanted, Worker worker,
                                         WorkerLimits limits) {
-  const char* path = std::getenv("PATH");
+  const std::string path = search_path();
   const char* cxx = ::secure_getenv("CXX");
   std::vector<std::string> candidates;
   if (!wanted.empty()) {
@@ -141,7 +147,7 @@ Result<HostCompiler> HostCompiler::find(const std::string& wanted, Worker worker
   for (const auto& candidate : candidates) {
     auto words = words_of(candidate);
     if (words.empty()) continue;
-    const auto file = find_in_path(words[0], path ? path : "/usr/local/bin:/usr/bin:/bin");
+    const auto file = find_in_path(words[0], path);
     if (file.empty()) {
       tried += fmt::format("\n  {}: not found in PATH", candidate);
       continue;
@@ -190,7 +196,7 @@ Status HostCompiler::identify() {
   std::error_code error;
   std::string binaries = content_id(command_[0]);
   for (std::size_t i = 1; i < command_.size(); ++i) {
-    const auto file = find_in_path(command_[i], std::getenv("PATH") ? std::getenv("PATH") : "");
+    const auto file = find_in_path(command_[i], search_path());
     binaries += " " + (file.empty() ? command_[i] : content_id(file));
   }
   if (std::filesystem::is_regular_file(worker_program, error))
