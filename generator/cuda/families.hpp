@@ -13,6 +13,7 @@ const Family& gemm_int8();
 const Family& gemm_mma();
 const Family& stand_in();
 const Family& gemm_packed();
+const Family& gemm_packed_tiles();
 const Family& pack();
 const Family& dequantize();
 const Family& hadamard();

@@ -17,14 +17,10 @@
 #ifndef QT_CUDA_GEMM_PACKED_H
 #define QT_CUDA_GEMM_PACKED_H
 
-#include "cuda/epilogue.h"
-#include "cuda/permuted.h"
+#include "cuda/packed_exact.h"
 #include "cuda/primitives_wgmma.h"
 
 namespace qt::cuda {
-
-/// Products with rows that do not fit, since the code was loaded, for qturn_stats.
-QT_COUNTER(quarterturn_stand_ins);
 
 namespace gemm_packed {
 
@@ -121,54 +117,6 @@ QT_FN void bring(const qt_args& args, const qt_tensor_map& a_map, const Work<Con
   }
 }
 
-/// Element k of a row of A, its scale and all.
-template <class Config>
-QT_FN float a_value(const u8* row, i64 pitch, u32 reference, u32 k) {
-  if (reference == kUnfit) {
-    const u32 code = row[k / 2u] >> (4u * (k % 2u)) & 15u;
-    return dequantize(code, row[pitch / 2 + k / 32u]);
-  }
-  return mul(f16_to_float(u16(row[expanded_place(k)] << 8)),
-             reference_value<Expanded::e5m2>(reference));
-}
-
-/// The exact product of one row of each operand, in every lane of a warp.
-template <class Config>
-QT_FN float exact_product(const qt_args& args, const Work<Config>& work, u32 token, u32 weight,
-                          u32 a_reference, u32 lane) {
-  const i64 pitch = i64(work.k_chunks) * 128;
-  const u8* const a = static_cast<const u8*>(args.a.data) + token * pitch;
-  const u64 first = u64(weight / kStripe) * work.k_chunks;
-  float sum = 0.0f;
-  for (u32 block = lane; block < work.k_chunks * 4u; block += 32u) {
-    const u8* const codes =
-        static_cast<const u8*>(args.b.data) + (first + block / 4u) * kChunkCodes;
-    const u32 byte = static_cast<const u8*>(
-        args.b.scales)[(first + block / 4u) * kChunkScales + scale_place(weight, block)];
-    for (u32 s = 0; s < 4u; ++s) {
-      const u32 word =
-          restore_signs(*reinterpret_cast<const u32*>(codes + word_place(weight, block, s)));
-      for (u32 e = 0; e < 8u; ++e)
-        sum = fma_rn(a_value<Config>(a, pitch, a_reference, block * 32u + s * 8u + e),
-                     dequantize((word >> (4u * e)) & 15u, byte), sum);
-    }
-  }
-  QT_UNROLL
-  for (u32 step = 16; step > 0; step /= 2) sum = sum + shuffle_xor(sum, step);
-  return sum;
-}
-
-template <class Config>
-QT_FN void store_one(const qt_args& args, u32 token, u32 weight, float v) {
-  if constexpr (Config::bias) v = v + element<Config::output>(args.bias, weight);
-  const i64 at = i64(token) * args.d.ld + weight;
-  if constexpr (Config::output == DType::f32) {
-    static_cast<float*>(args.d.data)[at] = v;
-  } else {
-    static_cast<u16*>(args.d.data)[at] = u16(pack_pair<Config::output>(v, 0.0f));
-  }
-}
-
 /// A finished stripe's sums to D. Thread: rows 16w + g and 8 below, tokens 8j + 2q and the next.
 template <class Config>
 QT_FN void store_sums(const qt_args& args, const Work<Config>& work, u32 tile, u32 stripe,
@@ -200,27 +148,16 @@ QT_FN void store_sums(const qt_args& args, const Work<Config>& work, u32 tile, u
       for (u32 half = 0; half < 2u; ++half) {
         const u32 weight = weight0 + 8u * half;
         if (token < args.m && weight < args.n && of_token != kUnfit && of_rows[half] != kUnfit)
-          store_one<Config>(args, token, weight,
-                            mul(mul(sums[4u * j + 2u * half + column],
-                                    reference_value<Expanded::e5m2>(of_rows[half])),
-                                by));
+          packed::store_one<Config>(args, token, weight,
+                                    mul(mul(sums[4u * j + 2u * half + column],
+                                            reference_value<Expanded::e5m2>(of_rows[half])),
+                                        by));
       }
     }
   }
   if (warp_ballot(left) == 0) return;
-  // A warp computes its unfit products together, one by one.
-  for (u32 i = 0; i < u32(Config::tokens) * 16u; ++i) {
-    const u32 token = work.first_token(tile) + i % u32(Config::tokens);
-    const u32 weight = shuffle_from(weight0, 0u) + i / u32(Config::tokens);
-    const u32 of_token = a_reference(token);
-    if (token >= args.m || weight >= args.n) continue;
-    if (of_token != kUnfit && b_reference(weight) != kUnfit) continue;
-    const float sum = exact_product<Config>(args, work, token, weight, of_token, lane);
-    if (lane == 0) {
-      store_one<Config>(args, token, weight, mul(factor, sum));
-      count_event(&quarterturn_stand_ins, 1);
-    }
-  }
+  packed::store_unfit<Config>(args, work.k_chunks, b_references, shuffle_from(weight0, 0u), 16u,
+                              work.first_token(tile), u32(Config::tokens), lane);
 }
 
 template <class Config>

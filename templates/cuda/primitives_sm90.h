@@ -127,6 +127,13 @@ QT_FN void store_matrix_4(u32 row, u32 a, u32 b, u32 c, u32 d) {
                : "memory");
 }
 
+/// The same, each matrix transposed: a row address's 16 bytes are a column of its matrix.
+QT_FN void store_matrix_4_transposed(u32 row, u32 a, u32 b, u32 c, u32 d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
+               "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
 // ---- warp-group matrix products: asynchronous, so operands and sums may not be touched in between
 
 QT_FN void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

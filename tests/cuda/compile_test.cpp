@@ -177,11 +177,13 @@ TEST_CASE("cuda quantisers compile without spills") {
   compile_all_of({&cuda::quantize(), &cuda::pack(), &cuda::dequantize(), &cuda::hadamard()}, 20);
 }
 TEST_CASE("cuda products compile without spills and overlap") {
-  compile_all_of({&cuda::gemm_e5m2(), &cuda::gemm_int8(), &cuda::gemm_packed()}, 20);
+  compile_all_of(
+      {&cuda::gemm_e5m2(), &cuda::gemm_int8(), &cuda::gemm_packed(), &cuda::gemm_packed_tiles()},
+      20);
 }
 TEST_CASE("portable cuda products compile without spills") {
   compile_all_of({&cuda::gemm_mma(), &cuda::stand_in()}, 10);
 }
 TEST_CASE("every cuda family is compiled by one of these tests") {
-  CHECK(cuda::families().size() == 9);
+  CHECK(cuda::families().size() == 10);
 }

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <cstring>
 #include <future>
 #include <iostream>
@@ -12,6 +13,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "generator/cuda/families.hpp"
@@ -184,11 +186,13 @@ class Memory {
 /// Compiles kernels on as many threads as there are, so that later calls find them.
 inline void compile_all(Device& device,
                         const std::vector<std::pair<Source, std::string>>& sources) {
+  std::atomic<std::size_t> next{0};
   std::vector<std::future<void>> work;
-  for (const auto& [source, what] : sources)
-    work.push_back(std::async(std::launch::async, [&device, &source = source, &what = what] {
+  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i)
+    work.push_back(std::async(std::launch::async, [&] {
       device.enter();  // loading needs a context
-      device.kernel(source, what);
+      for (auto at = next++; at < sources.size(); at = next++)
+        device.kernel(sources[at].first, sources[at].second);
     }));
   for (auto& one : work) one.get();
 }

@@ -292,44 +292,44 @@ TEST_CASE("gpu.stand_in computes the rows that do not fit, and counts them") {
   }
 }
 
-// Few tokens against permuted weights: a family of its own, with no C and no more than 256 tokens.
-TEST_CASE("gpu.gemm_packed stays within its bound, and computes what does not fit") {
+namespace {
+
+struct PackedCase {
+  Call call;
+  std::int64_t most_tokens;  // of the problem
+};
+
+// Permuted weights: rows of both operands that do not fit are the family's own to compute.
+void check_packed(const Family& family, std::initializer_list<PackedCase> all) {
   Device* device = device_or_skip();
   if (!device) return;
-  const auto& family = cuda::gemm_packed();
-  struct Case {
-    Call call;
-    std::int64_t most_tokens;  // of the problem
-  };
-  std::vector<std::tuple<Problem, Variant, Call>> cases;
-  std::vector<std::pair<Source, std::string>> sources;
-  for (const Case& c :
-       {Case{{1, 5, 32}, 8}, Case{{1, 1, 2880}, 8}, Case{{7, 1000, 64, DType::f16}, 8},
-        Case{{8, 1000, 1504, DType::f32, Accumulate::overwrite, Bias::per_column}, 8},
-        Case{{1, 4096, 1824}, 8},
-        Case{
-            {16, 328, 2880, DType::bf16, Accumulate::overwrite, Bias::per_column, Data::forward, 3},
-            16},
-        Case{{13, 64, 16384, DType::f32, Accumulate::overwrite, Bias::none, Data::common_sign}, 16},
-        Case{{32, 1408, 576}, 32}, Case{{64, 1000, 1824, DType::f32}, 64},
-        Case{{129, 520, 96, DType::f32, Accumulate::overwrite, Bias::none, Data::wide, 5}, 256},
-        Case{{256, 192, 4096, DType::f16}, 256}, Case{{0, 96, 64}, 16}}) {
+  const auto problem = [](const PackedCase& c) {
     auto p = problem_of(cuda::gemm_e5m2(), c.call);
     p.m = {0, c.most_tokens};
     p.k.lo = 1;
+    return p;
+  };
+  std::vector<std::tuple<Problem, Variant, Call>> cases;
+  std::vector<std::pair<Source, std::string>> sources;
+  for (const auto& c : all) {
+    const auto p = problem(c);
     if (const auto reason = family.refuses(p, device->target()); !reason.empty()) {
       std::cout << "SKIPPED: " << family.name() << " " << reason << "\n";
       return;
     }
+    // The default, and in turn each other value of a parameter.
+    std::vector<Variant> others;
     for (const auto& axis : family.parameters(p, device->target()))
       for (const auto value : axis.values) {
         const auto v = with(family, p, device->target(), {{axis.name, value}});
-        if (!family.illegal(p, device->target(), v).empty()) continue;
-        // The default once.
-        if (value == axis.values.front() && axis.name != "tokens") continue;
-        cases.emplace_back(p, v, c.call);
-        sources.emplace_back(family.emit(p, device->target(), v), v.text());
+        if (value != axis.values.front() && family.illegal(p, device->target(), v).empty())
+          others.push_back(v);
       }
+    const auto& other = others[sources.size() / 2 % others.size()];
+    for (const auto& v : {family.default_variant(p, device->target()), other}) {
+      cases.emplace_back(p, v, c.call);
+      sources.emplace_back(family.emit(p, device->target(), v), v.text());
+    }
   }
   compile_all(*device, sources);
   std::uint32_t seed = 1;
@@ -350,9 +350,7 @@ TEST_CASE("gpu.gemm_packed stays within its bound, and computes what does not fi
   }
   // Misses are counted: a row of A against all weights, a weight against all rows.
   const Call c{5, 200, 256};
-  auto p = problem_of(cuda::gemm_e5m2(), c);
-  p.m = {1, 8};
-  p.k.lo = 1;
+  const auto p = problem({c, 8});
   const auto v = family.default_variant(p, device->target());
   Quantized a = random_operand(c.m, c.k, Data::forward, 5),
             b = random_operand(c.n, c.k, Data::forward, 6);
@@ -365,4 +363,42 @@ TEST_CASE("gpu.gemm_packed stays within its bound, and computes what does not fi
   INFO(outcome.where);
   CHECK(outcome.worst <= 1.0);
   CHECK(*kernel.counter("quarterturn_stand_ins") - *before == 200 + 5 - 1);
+}
+
+}  // namespace
+
+TEST_CASE("gpu.gemm_packed stays within its bound, and computes what does not fit") {
+  check_packed(
+      cuda::gemm_packed(),
+      {{{1, 5, 32}, 8},
+       {{1, 1, 2880}, 8},
+       {{7, 1000, 64, DType::f16}, 8},
+       {{8, 1000, 1504, DType::f32, Accumulate::overwrite, Bias::per_column}, 8},
+       {{1, 4096, 1824}, 8},
+       {{16, 328, 2880, DType::bf16, Accumulate::overwrite, Bias::per_column, Data::forward, 3},
+        16},
+       {{13, 64, 16384, DType::f32, Accumulate::overwrite, Bias::none, Data::common_sign}, 16},
+       {{32, 1408, 576}, 32},
+       {{64, 1000, 1824, DType::f32}, 64},
+       {{129, 520, 96, DType::f32, Accumulate::overwrite, Bias::none, Data::wide, 5}, 256},
+       {{256, 192, 4096, DType::f16}, 256},
+       {{0, 96, 64}, 16}});
+}
+
+TEST_CASE("gpu.gemm_packed_tiles stays within its bound, and computes what does not fit") {
+  check_packed(
+      cuda::gemm_packed_tiles(),
+      {{{1, 5, 32}, 8192},
+       {{7, 1000, 64, DType::f16}, 8192},
+       {{8191, 5, 96, DType::f32}, 8192},
+       {{8191, 64, 32}, 8192},
+       {{129, 1, 2880}, 8192},
+       {{300, 1000, 576, DType::bf16, Accumulate::overwrite, Bias::per_column}, 8192},
+       {{2000, 520, 1504, DType::f16, Accumulate::overwrite, Bias::per_column, Data::forward, 3},
+        8192},
+       {{257, 384, 1824, DType::f32, Accumulate::overwrite, Bias::per_column, Data::forward, 5},
+        8192},
+       {{128, 192, 16384, DType::f32, Accumulate::overwrite, Bias::none, Data::common_sign}, 8192},
+       {{193, 256, 2048, DType::f32, Accumulate::overwrite, Bias::none, Data::wide}, 8192},
+       {{0, 96, 64}, 8192}});
 }

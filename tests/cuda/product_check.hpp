@@ -30,7 +30,8 @@ struct TensorCore {
 
 inline TensorCore tensor_core_of(const Variant& gemm) {
   if (gemm.family == "cuda_gemm_int8") return {};
-  if (gemm.family == "cuda_gemm_e5m2") return {13, 128, 4, 128 * gemm.value("promote"), 0};
+  if (gemm.family == "cuda_gemm_e5m2" || gemm.family == "cuda_gemm_packed_tiles")
+    return {13, 128, 4, 128 * gemm.value("promote"), 0};
   if (gemm.family == "cuda_gemm_packed") {
     // Up to four groups promote by turns, each its own part of K.
     const auto parts = 4 / gemm.value("stripes");

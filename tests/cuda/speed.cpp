@@ -229,6 +229,31 @@ Problem gemm_problem(const Shape& s, Layout layout) {
   return p;
 }
 
+// bf16 [n, k] to permuted weights.
+void permute_weights(Device& device, const Memory& b16, std::int64_t n, std::int64_t k,
+                     std::unique_ptr<Memory>& codes, std::unique_ptr<Memory>& scales) {
+  Memory plain_codes(device, n * k / 2), plain_scales(device, n * k / 32);
+  const auto bytes = operand_bytes(Layout::permuted, n, k);
+  codes = std::make_unique<Memory>(device, bytes.codes);
+  scales = std::make_unique<Memory>(device, bytes.scales);
+  auto p = quantize_problem(n, k, 32, Signs::none, Rounding::rne, Copies::rows, Layout::plain);
+  qt_args args{};
+  args.m = n;
+  args.k = k;
+  args.batch = 1;
+  args.a = {b16.data(), nullptr, k, 0, 0, 0};
+  args.d = {plain_codes.data(), plain_scales.data(), k, k / 32, 0, 0};
+  device.run(cuda::quantize(), p, cuda::quantize().default_variant(p, device.target()), args);
+  p.op = Op::pack;
+  p.a_type = DType::mxfp4;
+  p.a_layout = Layout::plain;
+  p.d_layout = Layout::permuted;
+  args.a = args.d;
+  args.d = {codes->data(), scales->data(), 0, 0, 0, 0};
+  device.run(cuda::pack(), p, cuda::pack().default_variant(p, device.target()), args);
+  device.synchronize();
+}
+
 void gemm_speeds(Device& device, Meter& meter, const std::vector<unsigned char>& pattern) {
   constexpr int sets = 3;
   const auto peer = open_peer();
@@ -240,6 +265,8 @@ void gemm_speeds(Device& device, Meter& meter, const std::vector<unsigned char>&
       {"e5m2 128x192 p4", &cuda::gemm_e5m2(), {{"tile_n", 192}, {"promote", 4}, {"pieces", 1}}},
       {"e5m2 128x256 pieces", &cuda::gemm_e5m2(), {{"tile_n", 256}, {"promote", 2}, {"pieces", 2}}},
       {"int8 128x256", &cuda::gemm_int8(), {}},
+      {"packed B x e5m2 192", &cuda::gemm_packed_tiles(), {}},
+      {"packed B x e5m2 160", &cuda::gemm_packed_tiles(), {{"tokens", 160}, {"stages", 6}}},
   };
   const auto variant_of = [&](const Contestant& c, const Problem& p) {
     auto v = c.family->default_variant(p, device.target());
@@ -250,7 +277,7 @@ void gemm_speeds(Device& device, Meter& meter, const std::vector<unsigned char>&
   for (const Shape& s : kShapes)
     for (const auto& c : contestants) {
       const auto p =
-          gemm_problem(s, c.family == &cuda::gemm_e5m2() ? Layout::e5m2 : Layout::int8_rows);
+          gemm_problem(s, c.family == &cuda::gemm_int8() ? Layout::int8_rows : Layout::e5m2);
       if (c.family->refuses(p, device.target()).empty())
         sources.emplace_back(c.family->emit(p, device.target(), variant_of(c, p)), c.name);
     }
@@ -301,8 +328,13 @@ void gemm_speeds(Device& device, Meter& meter, const std::vector<unsigned char>&
                                  0.3));
     }
     for (const auto layout : {Layout::e5m2, Layout::int8_rows}) {
-      std::vector<std::unique_ptr<Memory>> a, b, a_scales, b_scales;
+      std::vector<std::unique_ptr<Memory>> a, b, a_scales, b_scales, weights, weight_scales;
       for (int i = 0; i < sets; ++i) {
+        if (layout == Layout::e5m2) {
+          weights.push_back(nullptr);
+          weight_scales.push_back(nullptr);
+          permute_weights(device, *b16, s.n, s.k, weights.back(), weight_scales.back());
+        }
         a.push_back(std::make_unique<Memory>(device, s.m * s.k));
         b.push_back(std::make_unique<Memory>(device, s.n * s.k));
         a_scales.push_back(std::make_unique<Memory>(device, s.m));
@@ -349,6 +381,9 @@ void gemm_speeds(Device& device, Meter& meter, const std::vector<unsigned char>&
                             const auto set = static_cast<std::size_t>(i % sets);
                             args.a = {a[set]->data(), a_scales[set]->data(), s.k, 1, 0, 0};
                             args.b = {b[set]->data(), b_scales[set]->data(), s.k, 1, 0, 0};
+                            if (c.family == &cuda::gemm_packed_tiles())
+                              args.b = {
+                                  weights[set]->data(), weight_scales[set]->data(), 0, 0, 0, 0};
                             require(kernel.launch(c.family->launch(p, v, args, device.units()),
                                                   args, device.stream()));
                           },

@@ -1,0 +1,139 @@
+// cuda_gemm_packed_tiles: many tokens against packed weights on Hopper
+// (templates/cuda/gemm_packed_tiles.h).
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "generator/cuda/config_text.hpp"
+#include "generator/cuda/families.hpp"
+
+namespace quarterturn::cuda {
+namespace {
+
+// Constants of gemm_packed_tiles.h and permuted.h.
+constexpr std::int64_t kStripe = 64, kStripes = 2, kChunk = 128, kChunkBytes = 4096 + 256;
+
+class GemmPackedTiles final : public Family {
+ public:
+  std::string_view name() const override { return "cuda_gemm_packed_tiles"; }
+  std::int32_t revision() const override { return 1; }
+  Vendor vendor() const override { return Vendor::nvidia; }
+
+  std::string refuses(const Problem& p, const Target& t) const override {
+    if (t.arch != "sm_90a") return "needs sm_90a (wgmma)";
+    if (p.op != Op::gemm) return "multiplies quantised operands: op = gemm";
+    if (p.a_type != DType::mxfp4 || p.b_type != DType::mxfp4) return "needs both operands in mxfp4";
+    if (p.grouping != Grouping::none || p.batch.hi > 1) return "has no grouped or batched form";
+    if (p.epilogue != Epilogue::none) return "has no activation in its epilogue";
+    if (p.accumulate != Accumulate::overwrite) return "does not add to C";
+    if (p.d_layout != Layout::plain) return "writes D row-major";
+    if (p.contract == Contract::exact) return "FP8 accumulation is not contract = exact";
+    if (p.k.lo < 1) return "needs k of at least 1";
+    if (auto reason = refuse_layout("a_layout", p.a_layout, Layout::e5m2); !reason.empty())
+      return reason;
+    return refuse_layout("b_layout", p.b_layout, Layout::permuted);
+  }
+
+  std::vector<Parameter> parameters(const Problem&, const Target&) const override {
+    return {
+        {"tokens", {192, 160, 128, 96}, ParameterStage::compile, "of a tile of 128 weights"},
+        {"stages", {5, 4, 6}, ParameterStage::compile, "chunks of 128 of K in flight"},
+        {"promote", {4, 2}, ParameterStage::compile, "times 128 of K that the tensor core sums"},
+        {"raster", {8, 4, 16}, ParameterStage::compile, "tiles of tokens walked together"}};
+  }
+
+  std::string illegal(const Problem& p, const Target& t, const Variant& v) const override {
+    if (const auto bytes = shared_bytes(p, v); bytes > t.shared_bytes)
+      return fmt::format("its stages need {} bytes of shared memory, a block has {}", bytes,
+                         t.shared_bytes);
+    return {};
+  }
+
+  Source emit(const Problem& p, const Target& t, const Variant& v) const override {
+    const std::string entry =
+        fmt::format("quarterturn_gemm_packed_tiles_{}_{}_{}x{}", name_of(p.role), name_of(p.d_type),
+                    v.value("tokens"), kStripes * kStripe);
+    ConfigText text;
+    text.dimension("k", p.k);
+    text.constant("long long", "k_unit", fmt::format("{}", padding_unit(p)), "k is padded to");
+    text.constant("qt::cuda::DType", "output",
+                  fmt::format("qt::cuda::DType::{}", name_of(p.d_type)), "of D and bias");
+    text.flag("bias", p.bias == Bias::per_column, "adds a vector of n");
+    text.descale(p);
+    text.integer("tokens", v.value("tokens"), "of a tile");
+    const auto counted = [&](std::string_view name, std::string_view comment) {
+      text.constant("unsigned", name, fmt::format("{}", v.value(std::string(name))), comment);
+    };
+    counted("stages", "chunks of 128 of K in flight");
+    counted("promote", "times 128 of K that the tensor core sums");
+    counted("raster", "tiles of tokens walked together");
+    return text.source(p, t, v, "cuda/gemm_packed_tiles.h", "gemm_packed_tiles",
+                       {entry, 384, 1, {"a_map"}});
+  }
+
+  Launch launch(const Problem& p, const Variant& v, const qt_args& args,
+                std::int64_t units) const override {
+    Launch out;
+    const auto pitch =
+        packed_stride(Layout::e5m2, round_up(std::max<std::int64_t>(args.k, 1), padding_unit(p)));
+    const auto tiles = ceil_div(args.n, kStripes * kStripe) * ceil_div(args.m, v.value("tokens"));
+    out.grid = {static_cast<std::uint32_t>(std::min(units, tiles)), 1, 1};
+    out.block = {384, 1, 1};
+    out.shared_bytes = shared_bytes(p, v);
+    out.map_count = 1;
+    auto& map = out.maps[0];
+    map.memory = TensorMap::Memory::a_data;
+    map.type = TensorMap::Type::u8;
+    map.swizzle = TensorMap::Swizzle::b128;
+    map.rank = 3;
+    const auto rows = static_cast<std::uint64_t>(std::max<std::int64_t>(args.m, 1));
+    map.sizes = {static_cast<std::uint64_t>(pitch), rows, 1};
+    map.strides_bytes = {static_cast<std::uint64_t>(pitch),
+                         static_cast<std::uint64_t>(pitch) * rows};
+    map.box = {static_cast<std::uint32_t>(kChunk), static_cast<std::uint32_t>(v.value("tokens")),
+               1};
+    return out;
+  }
+
+  Layout a_layout(const Problem&, const Variant&) const override { return Layout::e5m2; }
+  Layout b_layout(const Problem&, const Variant&) const override { return Layout::permuted; }
+
+  double relative_error(const Problem& p, const Variant& v, std::int64_t k) const override {
+    Variant same;
+    same.values = {{"promote", v.value("promote")}};
+    return gemm_e5m2().relative_error(p, same, k);
+  }
+
+  // cuda_gemm_e5m2's model, a little slower for what decoding costs.
+  double predicted_cost(const Problem& p, const Target&, const Variant& v) const override {
+    constexpr std::int64_t units = 132;
+    const auto tokens = v.value("tokens");
+    const auto count =
+        ceil_div(std::max<std::int64_t>(p.m.hi, 1), tokens) * ceil_div(p.n.hi, kStripes * kStripe);
+    const double area = static_cast<double>(tokens * kStripes * kStripe);
+    double factor = (1.0 + 2000.0 / area) * 1.06;
+    if (tokens < 128) factor *= 128.0 / static_cast<double>(tokens);
+    factor *= v.value("promote") == 4 ? 1.0 : 1.002;
+    factor *= v.value("stages") == 5 ? 1.0 : 1.002;
+    factor *= v.value("raster") == 8 ? 1.0 : 1.001;
+    return static_cast<double>(ceil_div(count, units) * units) * area *
+           static_cast<double>(p.k.hi) * factor * 1e-3 / 8.0;
+  }
+
+ private:
+  // Shared of gemm_packed_tiles.h.
+  static std::int64_t shared_bytes(const Problem& p, const Variant& v) {
+    const auto tokens = v.value("tokens");
+    return v.value("stages") * (tokens * kChunk + kStripes * kChunkBytes + 16) +
+           kStripes * tokens * 4 + (p.d_type == DType::f32 ? 0 : 8 * 16 * 48);
+  }
+};
+
+}  // namespace
+
+const Family& gemm_packed_tiles() {
+  static const GemmPackedTiles family;
+  return family;
+}
+
+}  // namespace quarterturn::cuda

@@ -1,0 +1,295 @@
+// D = alpha * A * B^T + bias on Hopper for many tokens: A expanded to E5M2 (expand.h), B's weights
+// packed (permuted.h) as few tokens read them too, decoded in registers and multiplied from there.
+//
+// The weights are the tensor core's 64 rows, tokens its columns: a tile is 128 weights, 64 for each
+// of two warp groups, by `tokens` tokens. One thread of a third group brings 128 of K at a time
+// through a ring of `stages`. While one group decodes, the other one's products run. Sums are
+// promoted to binary32 every `promote` * 128 of K, as in gemm_sm90.h.
+//
+// Rows that do not fit E5M2's window are computed here too, by plain arithmetic.
+#ifndef QT_CUDA_GEMM_PACKED_TILES_H
+#define QT_CUDA_GEMM_PACKED_TILES_H
+
+#include "cuda/packed_exact.h"
+#include "cuda/primitives_wgmma.h"
+
+namespace qt::cuda {
+
+namespace packed_tiles {
+
+constexpr u32 kStripes = 2;  // of 64 weights of a tile, one a warp group
+
+/// Where things lie in shared memory.
+template <class Config>
+struct Shared {
+  static constexpr u32 x_bytes = Config::tokens * 128;
+  static constexpr u32 w_bytes = kStripes * (kChunkCodes + kChunkScales);
+  static constexpr u32 w_at = Config::stages * x_bytes;
+  static constexpr u32 factors_at = w_at + Config::stages * w_bytes;  // of tokens, each group's own
+  static constexpr u32 factors_bytes = Config::tokens * 4;
+  static constexpr u32 staging_at = factors_at + kStripes * factors_bytes;
+  static constexpr u32 staging_pitch = 48;  // of 16 weights of a token, without bank conflicts
+  static constexpr u32 staging_bytes = 16 * staging_pitch;  // 16 tokens of a warp
+  static constexpr u32 full_at =
+      staging_at + (Config::output == DType::f32 ? 0 : 8 * staging_bytes);
+  static constexpr u32 empty_at = full_at + Config::stages * 8;
+  static constexpr u32 bytes = empty_at + Config::stages * 8;
+};
+
+/// The tiles of a call: `raster` tiles of tokens are walked before the next weights, so that
+/// neighbours in time share both operands in L2.
+template <class Config>
+struct Tiles {
+  u32 k_chunks, stripes, down, across, total;  // `down` counts tiles of tokens
+  QT_FN explicit Tiles(const qt_args& args) {
+    k_chunks = u32(expanded_pitch(Config::k > 0 ? Config::k : args.k, Config::k_unit) / 128);
+    stripes = u32((args.n + kStripe - 1) / kStripe);
+    down = u32((args.m + Config::tokens - 1) / Config::tokens);
+    across = (stripes + kStripes - 1) / kStripes;
+    total = down * across;
+  }
+  QT_FN void locate(u32 tile, u32& first_token, u32& first_stripe) const {
+    const u32 group = tile / (Config::raster * across);
+    const u32 rest = tile - group * (Config::raster * across);
+    const u32 height = min_u32(down - group * Config::raster, Config::raster);
+    const u32 x = rest / height;
+    first_token = (group * Config::raster + rest - x * height) * Config::tokens;
+    first_stripe = x * kStripes;
+  }
+};
+
+template <class Config>
+QT_FN void bring(const qt_args& args, const qt_tensor_map& a_map, const Tiles<Config>& tiles,
+                 u32 base) {
+  using S = Shared<Config>;
+  prefetch_map(&a_map);
+  const u8* const codes = static_cast<const u8*>(args.b.data);
+  const u8* const scales = static_cast<const u8*>(args.b.scales);
+  u32 stage = 0, parity = 1;  // every stage starts empty
+  for (u32 tile = block_index(); tile < tiles.total; tile += block_count()) {
+    u32 token, stripe;
+    tiles.locate(tile, token, stripe);
+    const u32 here = min_u32(tiles.stripes - stripe, kStripes);
+    for (u32 chunk = 0; chunk < tiles.k_chunks; ++chunk) {
+      const u32 full = base + S::full_at + 8u * stage;
+      const u32 w = base + S::w_at + stage * S::w_bytes;
+      barrier_wait(base + S::empty_at + 8u * stage, parity);
+      barrier_arrive_expect(full, S::x_bytes + here * (kChunkCodes + kChunkScales));
+      copy_tile(base + stage * S::x_bytes, &a_map, full, i32(chunk * 128u), i32(token), 0);
+      for (u32 i = 0; i < here; ++i) {
+        const u64 from = u64(stripe + i) * tiles.k_chunks + chunk;
+        copy_bulk(w + i * kChunkCodes, codes + from * kChunkCodes, kChunkCodes, full);
+        copy_bulk(w + kStripes * kChunkCodes + i * kChunkScales, scales + from * kChunkScales,
+                  kChunkScales, full);
+      }
+      if (++stage == Config::stages) {
+        stage = 0;
+        parity ^= 1u;
+      }
+    }
+  }
+}
+
+/// This group's 64 weights of a tile, promoted sums, to D. Thread: weights 16w + g and 8 below,
+/// tokens 8j + 2q and the next.
+template <class Config>
+QT_FN void store_tile(const qt_args& args, const Tiles<Config>& tiles, u32 first_token, u32 weight0,
+                      const u32 (&of_weights)[2], const float (&sums)[Config::tokens / 2],
+                      u32 group, u32 thread, u32 base) {
+  using S = Shared<Config>;
+  const u32 lane = thread % 32u, warp = thread / 32u;
+  const u32 g = lane / 4u, q = lane % 4u;
+  const u32 factors = base + S::factors_at + group * S::factors_bytes;
+  const u8* const a_references = static_cast<const u8*>(args.a.scales);
+  const float factor = mul(args.alpha, Config::descale);
+
+  // Factors of tokens; a NaN marks one that does not fit.
+  constexpr u32 unfit_factor = 0xffffffffu;
+  bool left = of_weights[0] == kUnfit || of_weights[1] == kUnfit;
+  QT_UNROLL
+  for (u32 i = 0; i < (u32(Config::tokens) + 127u) / 128u; ++i) {
+    const u32 at = thread + 128u * i;
+    if (at < u32(Config::tokens)) {
+      const u32 token = first_token + at;
+      const u32 reference = token < args.m ? a_references[token] : kZeroRow;
+      left = left || reference == kUnfit;
+      const float by = mul(factor, reference_value<Expanded::e5m2>(reference));
+      store_shared_u32(factors + at * 4u, reference == kUnfit ? unfit_factor : bits_of(by));
+    }
+  }
+  left = sync_named_any(1u + group, 128u, left);
+
+  float bias[2] = {0.0f, 0.0f};
+  if constexpr (Config::bias) {
+    QT_UNROLL
+    for (u32 half = 0; half < 2u; ++half)
+      if (weight0 + g + 8u * half < args.n)
+        bias[half] = element<Config::output>(args.bias, weight0 + g + 8u * half);
+  }
+  // (token 8j + 2q, upper weight), (the next token, upper), then the lower weight's.
+  const auto results = [&](u32 j, float(&v)[4]) {
+    const Words2 by = load_shared_2(factors + (8u * j + 2u * q) * 4u);
+    QT_UNROLL
+    for (u32 e = 0; e < 4u; ++e) {
+      v[e] = mul(mul(sums[4u * j + e], reference_value<Expanded::e5m2>(of_weights[e / 2u])),
+                 float_of(by.word[e % 2u]));
+      if constexpr (Config::bias) v[e] = v[e] + bias[e / 2u];
+    }
+  };
+  if constexpr (Config::output == DType::f32) {
+    float* const d = static_cast<float*>(args.d.data);
+    QT_UNROLL
+    for (u32 j = 0; j < u32(Config::tokens) / 8u; ++j) {
+      float v[4];
+      results(j, v);
+      QT_UNROLL
+      for (u32 e = 0; e < 4u; ++e) {
+        const u32 at = 8u * j + 2u * q + e % 2u;
+        const u32 token = first_token + at, weight = weight0 + g + e / 2u * 8u;
+        if (token < args.m && weight < args.n && of_weights[e / 2u] != kUnfit &&
+            load_shared_u32(factors + at * 4u) != unfit_factor)
+          d[i64(token) * args.d.ld + weight] = v[e];
+      }
+    }
+  } else {
+    // 16 tokens and 16 weights at a time. Row addresses of the four matrices: tokens 0-7 and 8-15
+    // under the upper weights, then both under the lower ones.
+    u16* const d = static_cast<u16*>(args.d.data);
+    const bool aligned = ((reinterpret_cast<u64>(d) | u64(args.d.ld * 2)) & 15u) == 0;
+    const u32 staged = base + S::staging_at + (group * 4u + warp) * S::staging_bytes;
+    const u32 write_at = staged + lane % 16u * S::staging_pitch + lane / 16u * 16u;
+    const u32 read_at = staged + lane / 2u * S::staging_pitch + lane % 2u * 16u;
+    const u32 weight = weight0 + lane % 2u * 8u;
+    const u8* const b_references =
+        static_cast<const u8*>(args.b.scales) + u64(tiles.stripes) * tiles.k_chunks * kChunkScales;
+    QT_UNROLL
+    for (u32 pair = 0; pair < u32(Config::tokens) / 16u; ++pair) {
+      float first[4], second[4];
+      results(2u * pair, first);
+      results(2u * pair + 1u, second);
+      store_matrix_4_transposed(write_at, pack_pair<Config::output>(first[0], first[1]),
+                                pack_pair<Config::output>(second[0], second[1]),
+                                pack_pair<Config::output>(first[2], first[3]),
+                                pack_pair<Config::output>(second[2], second[3]));
+      sync_warp();
+      const u32 at = pair * 16u + lane / 2u;
+      const u32 token = first_token + at;
+      if (token < args.m && weight < args.n) {
+        const Words4 v = load_shared_4(read_at);
+        u16* const to = d + i64(token) * args.d.ld + weight;
+        if (aligned && weight + 8u <= args.n && !left) {
+          store_global(reinterpret_cast<Words4*>(to), v);
+        } else if (load_shared_u32(factors + at * 4u) != unfit_factor) {
+          QT_UNROLL
+          for (u32 e = 0; e < 8u; ++e)
+            if (weight + e < args.n && b_references[weight + e] != kUnfit)
+              to[e] = u16(v.word[e / 2u] >> (16u * (e % 2u)));
+        }
+      }
+      sync_warp();
+    }
+  }
+  if (left)
+    packed::store_unfit<Config>(
+        args, tiles.k_chunks,
+        static_cast<const u8*>(args.b.scales) + u64(tiles.stripes) * tiles.k_chunks * kChunkScales,
+        weight0, 16u, first_token, u32(Config::tokens), lane);
+  // The next tile's factors come when all have read these.
+  sync_named(1u + group, 128u);
+}
+
+template <class Config>
+QT_FN void multiply(const qt_args& args, const Tiles<Config>& tiles, u32 base) {
+  using S = Shared<Config>;
+  constexpr u32 width = Config::tokens / 2;
+  const u32 group = thread_index() / 128u - 1u;
+  const u32 thread = thread_index() % 128u, lane = thread % 32u;
+  const u8* const b_references =
+      static_cast<const u8*>(args.b.scales) + u64(tiles.stripes) * tiles.k_chunks * kChunkScales;
+  u32 stage = 0, parity = 0;
+  for (u32 tile = block_index(); tile < tiles.total; tile += block_count()) {
+    u32 first_token, stripe;
+    tiles.locate(tile, first_token, stripe);
+    const u32 weight0 = (stripe + group) * kStripe + thread / 32u * 16u;  // of the warp
+    u32 of_weights[2];
+    QT_UNROLL
+    for (u32 half = 0; half < 2u; ++half) {
+      const u32 weight = weight0 + lane / 4u + 8u * half;
+      // Unfit ones decode to numbers that nobody uses.
+      of_weights[half] = weight < args.n ? b_references[weight] : kZeroRow;
+    }
+    float sums[width], part[width];
+    QT_UNROLL
+    for (u32 j = 0; j < width; ++j) sums[j] = 0.0f;
+    for (u32 begin = 0; begin < tiles.k_chunks; begin += Config::promote) {
+      const u32 count = min_u32(tiles.k_chunks - begin, Config::promote);
+      for (u32 i = 0; i < count; ++i) {
+        const u32 w = base + S::w_at + stage * S::w_bytes;
+        const u32 codes = w + group * kChunkCodes + thread * 16u;
+        barrier_wait(base + S::full_at + 8u * stage, parity);
+        const u32 bytes =
+            load_shared_u16(w + kStripes * kChunkCodes + group * kChunkScales + thread * 2u);
+        const PermutedTable above = permuted_table(bytes & 0xffu, of_weights[0]);
+        const PermutedTable below = permuted_table(bytes >> 8, of_weights[1]);
+        Words4 a[4];
+        QT_UNROLL
+        for (u32 v = 0; v < 2u; ++v) {
+          const Words4 words = load_shared_4(codes + v * 2048u);
+          QT_UNROLL
+          for (u32 s = 0; s < 2u; ++s) {
+            Words4& to = a[2u * v + s];
+            decode_permuted(words.word[2u * s], above, to.word[0], to.word[2]);
+            decode_permuted(words.word[2u * s + 1u], below, to.word[1], to.word[3]);
+          }
+        }
+        pin(part);
+        wgmma_fence();
+        const u64 x = wgmma_tile(base + stage * S::x_bytes);
+        QT_UNROLL
+        for (u32 s = 0; s < 4u; ++s) wgmma_e5m2(part, a[s], x + s * 2u, i | s);
+        wgmma_commit();
+        wgmma_wait<0>();
+        QT_UNROLL
+        for (u32 s = 0; s < 4u; ++s) pin(a[s]);
+        pin(part);
+        if (lane == 0) barrier_arrive(base + S::empty_at + 8u * stage);
+        if (++stage == Config::stages) {
+          stage = 0;
+          parity ^= 1u;
+        }
+      }
+      QT_UNROLL
+      for (u32 j = 0; j < width; ++j) sums[j] = sums[j] + part[j];
+    }
+    store_tile<Config>(args, tiles, first_token, weight0, of_weights, sums, group, thread, base);
+  }
+}
+
+}  // namespace packed_tiles
+
+template <class Config>
+QT_FN void gemm_packed_tiles(const Config&, const qt_args& args, const qt_tensor_map& a_map) {
+  using namespace packed_tiles;
+  using S = Shared<Config>;
+  const u32 base = shared_base();
+  if (thread_index() == 0) {
+    for (u32 i = 0; i < Config::stages; ++i) {
+      barrier_init(base + S::full_at + 8u * i, 1u);
+      barrier_init(base + S::empty_at + 8u * i, 8u);
+    }
+    barrier_init_fence();
+  }
+  sync_block();
+  const Tiles<Config> tiles(args);
+  if (warp_index() < 4u) {
+    give_registers<24>();
+    if (thread_index() == 0) bring<Config>(args, a_map, tiles, base);
+  } else {
+    take_registers<240>();
+    multiply<Config>(args, tiles, base);
+  }
+}
+
+}  // namespace qt::cuda
+
+#endif
