@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -60,6 +61,13 @@ class Stopwatch {
   virtual double stop(void* stream) = 0;
 };
 
+/// Calls that are started together: the host's time between short kernels is not theirs.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  virtual Status start(void* stream) = 0;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -100,6 +108,12 @@ class Backend {
   }
   virtual Status synchronize() = 0;
   virtual std::unique_ptr<Stopwatch> stopwatch() = 0;
+  /// What `calls` enqueues on the stream that it is given, unrolled; null where a device has no
+  /// such thing.
+  virtual Result<std::unique_ptr<Recording>> record(
+      const std::function<Status(void* stream)>& /*calls*/) {
+    return std::unique_ptr<Recording>();
+  }
 
   /// The same device with another number of workers is another performance class.
   virtual std::int64_t threads() const { return device().units; }

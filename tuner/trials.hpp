@@ -66,8 +66,11 @@ class LocalTrials : public TrialRunner {
     Plan plan;
     std::shared_ptr<const Executable> executable;
     std::vector<qt_args> calls;
+    std::vector<std::unique_ptr<Recording>> recordings;  ///< of all calls in turn, by size
     std::size_t next = 0;
   };
+
+  Recording* recorded(Candidate& one, std::size_t size);
 
   Backend& backend_;
   Problem problem_;

@@ -109,6 +109,50 @@ class EventClock final : public Stopwatch {
   CUevent begin_ = nullptr, end_ = nullptr;
 };
 
+class GraphRecording final : public Recording {
+ public:
+  GraphRecording(const DriverApi& api, CUdevice device, CUcontext primary)
+      : api_(api), device_(device), primary_(primary) {}
+  ~GraphRecording() override {
+    const ContextScope scope(api_, device_, primary_);
+    if (exec_) api_.cuGraphExecDestroy(exec_);
+    if (graph_) api_.cuGraphDestroy(graph_);
+  }
+  GraphRecording(const GraphRecording&) = delete;
+  GraphRecording& operator=(const GraphRecording&) = delete;
+
+  Status capture(const std::function<Status(void* stream)>& calls) {
+    const ContextScope scope(api_, device_, primary_);
+    CUstream stream = nullptr;
+    constexpr unsigned int kNonBlocking = 1;
+    if (auto status = api_.check(api_.cuStreamCreate(&stream, kNonBlocking), "stream");
+        !status.ok())
+      return status;
+    Status status = api_.check(api_.cuStreamBeginCapture(stream, kCaptureRelaxed), "begin capture");
+    if (status.ok()) {
+      status = calls(stream);
+      const auto ended = api_.check(api_.cuStreamEndCapture(stream, &graph_), "end capture");
+      if (status.ok()) status = ended;
+    }
+    if (status.ok())
+      status = api_.check(api_.cuGraphInstantiateWithFlags(&exec_, graph_, 0), "instantiate");
+    api_.cuStreamDestroy(stream);
+    return status;
+  }
+
+  Status start(void* stream) override {
+    const ContextScope scope(api_, device_, primary_);
+    return api_.check(api_.cuGraphLaunch(exec_, static_cast<CUstream>(stream)), "start a graph");
+  }
+
+ private:
+  const DriverApi& api_;
+  CUdevice device_;
+  CUcontext primary_;
+  CUgraph graph_ = nullptr;
+  CUgraphExec exec_ = nullptr;
+};
+
 class CudaBackend final : public Backend {
  public:
   CudaBackend(std::shared_ptr<CodeStore> store, BackendOptions options)
@@ -246,6 +290,13 @@ class CudaBackend final : public Backend {
     if (!unavailable_.ok()) return nullptr;
     const ContextScope scope(*api_, handle_, primary_);
     return std::make_unique<EventClock>(*api_, handle_, primary_);
+  }
+  Result<std::unique_ptr<Recording>> record(
+      const std::function<Status(void* stream)>& calls) override {
+    if (!unavailable_.ok()) return unavailable_;
+    auto out = std::make_unique<GraphRecording>(*api_, handle_, primary_);
+    if (auto status = out->capture(calls); !status.ok()) return status;
+    return std::unique_ptr<Recording>(std::move(out));
   }
 
  private:
