@@ -23,9 +23,17 @@ struct DeviceOperand {
 
   DeviceOperand(Device& device, const Quantized& q, Layout layout) {
     if (layout == Layout::plain) {
-      data = std::make_unique<Memory>(device, q.codes);
-      scales = std::make_unique<Memory>(device, q.scales);
-      tensor = {data->data(), scales->data(), q.k, q.k / 32, 0, 0};
+      // A view: 0xff between rows.
+      const auto ld = q.k + 32, scale_ld = q.k / 32 + 3;
+      std::vector<std::uint8_t> codes(static_cast<std::size_t>(q.rows * ld / 2), 0xff);
+      std::vector<std::uint8_t> bytes(static_cast<std::size_t>(q.rows * scale_ld), 0xff);
+      for (std::int64_t i = 0; i < q.rows; ++i) {
+        std::copy_n(q.codes.begin() + i * q.k / 2, q.k / 2, codes.begin() + i * ld / 2);
+        std::copy_n(q.scales.begin() + i * q.k / 32, q.k / 32, bytes.begin() + i * scale_ld);
+      }
+      data = std::make_unique<Memory>(device, codes);
+      scales = std::make_unique<Memory>(device, bytes);
+      tensor = {data->data(), scales->data(), ld, scale_ld, 0, 0};
     } else if (layout == Layout::permuted) {
       const auto weights = permute(q);
       data = std::make_unique<Memory>(device, weights.codes);
@@ -288,6 +296,128 @@ TEST_CASE("gpu.stand_in computes the rows that do not fit, and counts them") {
         for (const auto reference : expand(*q, p.a_layout).reference) unfit += reference == 255;
       CHECK(unfit > 0);
       CHECK(*kernel.counter("quarterturn_stand_ins") - *before == unfit);
+    }
+  }
+}
+
+TEST_CASE("gpu.gemm_mma takes activations in bf16 as they are") {
+  Device* device = device_or_skip();
+  if (!device) return;
+  const auto& family = cuda::gemm_mma();
+  std::uint32_t seed = 1;
+  for (const auto& [m, n, k, extra] :
+       {std::tuple{1, 5, 32, 0}, {7, 1000, 576, 8}, {129, 130, 1824, 3}, {33, 64, 4096, 0}}) {
+    const Call c{m, n, k, DType::f32, Accumulate::overwrite, Bias::per_column};
+    auto p = problem_of(family, c);
+    p.a_type = DType::bf16;
+    if (const auto reason = family.refuses(p, device->target()); !reason.empty()) {
+      std::cout << "SKIPPED: " << family.name() << " " << reason << "\n";
+      return;
+    }
+    std::mt19937 random(++seed);
+    std::normal_distribution<float> normal;
+    DenseRows a{m, k,
+                std::vector<float>(static_cast<std::size_t>(m) * static_cast<std::size_t>(k))};
+    for (auto& x : a.x) x = normal(random);
+    if (m > 5) a.x[static_cast<std::size_t>(5 * k + 7)] = std::numeric_limits<float>::infinity();
+    const auto bytes = stored(DType::bf16, a.x);
+    const std::int64_t ld = k + extra;
+    std::vector<unsigned char> view(static_cast<std::size_t>(m * ld * 2), 0xff);
+    for (std::int64_t i = 0; i < m; ++i)
+      std::copy_n(bytes.begin() + i * k * 2, k * 2, view.begin() + i * ld * 2);
+    const auto b = random_operand(n, k, Data::forward, seed + 50);
+    const DeviceOperand b_device(*device, b, Layout::plain);
+    std::vector<float> of_columns(static_cast<std::size_t>(n), 0.25f);
+    const auto bias = stored(c.d_type, of_columns);
+    Memory a_device(*device, view), d(*device, m * n * 4), bias_device(*device, bias);
+    qt_args args{};
+    args.m = m;
+    args.n = n;
+    args.k = k;
+    args.batch = 1;
+    args.a = {a_device.data(), nullptr, ld, 0, 0, 0};
+    args.b = b_device.tensor;
+    args.d = {d.data(), nullptr, n, 0, 0, 0};
+    args.alpha = 1;
+    args.bias = bias_device.data();
+    const auto v = family.default_variant(p, device->target());
+    device->run(family, p, v, args);
+    const auto outcome =
+        check_product(a, b, tensor_core_of(v), {m, n, c.d_type, n, 1, 0, nullptr, &bias},
+                      d.download(), Layout::plain, Layout::plain);
+    INFO(v.text(), " m=", m, " n=", n, " k=", k, " ", outcome.where);
+    CHECK(outcome.worst <= 1.0);
+  }
+}
+
+TEST_CASE("gpu.gemm of a batch reads and writes entries where their strides say") {
+  Device* device = device_or_skip();
+  if (!device) return;
+  constexpr std::int64_t batch = 3, m = 70, n = 130, k = 96;
+  for (const Family* family : {&cuda::gemm_mma(), &cuda::gemm_e5m2(), &cuda::gemm_int8()}) {
+    auto p = problem_of(*family, {m, n, k, DType::f32});
+    p.batch = {1, 4};
+    if (const auto reason = family->refuses(p, device->target()); !reason.empty()) {
+      std::cout << "SKIPPED: " << family->name() << " " << reason << "\n";
+      continue;
+    }
+    const auto v = family->default_variant(p, device->target());
+    const auto layout = family->a_layout(p, v);
+    const bool plain = layout == Layout::plain;
+    std::vector<Quantized> a, b;
+    for (std::uint32_t i = 0; i < batch; ++i) {
+      a.push_back(random_operand(m, k, Data::forward, 10 + i));
+      b.push_back(random_operand(n, k, Data::forward, 20 + i));
+      if (i == 1) widen_row(a.back(), 7);
+      if (i == 2) widen_row(b.back(), 100);
+    }
+    // One after the other, 0xff in between.
+    std::vector<std::unique_ptr<Memory>> kept;
+    const auto place = [&](const std::vector<Quantized>& all) {
+      std::vector<std::uint8_t> data, scales;
+      std::int64_t stride = 0, scale_stride = 0;
+      for (const auto& q : all) {
+        const auto rows = plain ? ExpandedOperand{} : expand(q, layout);
+        const auto& codes = plain ? q.codes : rows.data;
+        const auto& bytes = plain ? q.scales : rows.reference;
+        data.insert(data.end(), codes.begin(), codes.end());
+        data.insert(data.end(), 64, 0xff);
+        scales.insert(scales.end(), bytes.begin(), bytes.end());
+        scales.insert(scales.end(), 5, 0xff);
+        stride = static_cast<std::int64_t>(codes.size() + 64) * (plain ? 2 : 1);
+        scale_stride = static_cast<std::int64_t>(bytes.size() + 5);
+      }
+      kept.push_back(std::make_unique<Memory>(*device, data));
+      kept.push_back(std::make_unique<Memory>(*device, scales));
+      return qt_tensor{
+          kept[kept.size() - 2]->data(), kept.back()->data(), k, k / 32, stride, scale_stride};
+    };
+    const std::int64_t ld = n + 2, d_stride = m * ld + 10;
+    Memory d(*device, batch * d_stride * 4),
+        workspace(*device, family->workspace_bytes(p, v, {m, n, k, batch}));
+    qt_args args{};
+    args.m = m;
+    args.n = n;
+    args.k = k;
+    args.batch = batch;
+    args.a = place(a);
+    args.b = place(b);
+    args.d = {d.data(), nullptr, ld, 0, d_stride, 0};
+    args.alpha = 1;
+    args.workspace = workspace.data();
+    device->run(*family, p, v, args);
+    if (const auto then = family->stand_in(p, v)) {
+      p.a_layout = p.b_layout = layout;
+      device->run(cuda::stand_in(), p, *then, args);
+    }
+    const auto all = d.download();
+    for (std::size_t i = 0; i < batch; ++i) {
+      const auto from = all.begin() + static_cast<std::ptrdiff_t>(i) * d_stride * 4;
+      const auto outcome =
+          check_product(a[i], b[i], tensor_core_of(v), {m, n, p.d_type, ld, 1, 0, nullptr, nullptr},
+                        std::vector<unsigned char>(from, from + d_stride * 4), layout, layout, 100);
+      INFO(v.text(), " entry ", i, " ", outcome.where);
+      CHECK(outcome.worst <= 1.0);
     }
   }
 }

@@ -43,20 +43,36 @@ inline TensorCore tensor_core_of(const Variant& gemm) {
 /// The exact kernels, and the stand-in, which computes unfit rows of either operand.
 inline TensorCore exact_core() { return {23, 128, 16, 0, 0}; }
 
+/// An operand that is not quantised: activations of a weight-only product, K padded with zeros.
+struct DenseRows {
+  std::int64_t rows = 0, k = 0;
+  std::vector<float> x;
+  double value(std::int64_t row, std::int64_t column) const {
+    return x[static_cast<std::size_t>(row * k + column)];
+  }
+};
+inline std::vector<std::uint8_t> references_of(const DenseRows&, Layout) { return {}; }
+
 /// Values of an operand row by row, and the exponents of their lowest set bits.
 struct RowValues {
   std::vector<double> value;
   std::vector<int> low;  ///< large for 0
 
-  RowValues(const Quantized& q, std::int64_t row) {
+  template <class Operand>
+  RowValues(const Operand& q, std::int64_t row) {
     for (std::int64_t k = 0; k < q.k; ++k) {
       const double v = q.value(row, k);
-      int exponent = 0;
-      const double fraction = std::frexp(v, &exponent);
       value.push_back(v);
-      low.push_back(v == 0 || std::isnan(v) ? 1 << 20
-                                            : exponent - (std::fabs(fraction) == 0.5 ? 1 : 2));
+      low.push_back(v == 0 || !std::isfinite(v) ? 1 << 20 : lowest_bit(v));
     }
+  }
+
+ private:
+  static int lowest_bit(double v) {
+    int exponent = 0;
+    double fraction = std::fabs(std::frexp(v, &exponent));
+    while (fraction != std::floor(fraction)) fraction *= 2, --exponent;
+    return exponent;
   }
 };
 
@@ -125,9 +141,10 @@ struct Outcome {
 
 /// Checks all columns of at most `most_rows` rows, and that nothing was written between rows. What
 /// the layouts cannot hold must be as good as exact kernels make it.
-inline Outcome check_product(const Quantized& a, const Quantized& b, const TensorCore& core,
-                             const ProductCall& call, const std::vector<unsigned char>& d,
-                             Layout a_layout, Layout b_layout, std::int64_t most_rows = 24) {
+template <class Operand>
+Outcome check_product(const Operand& a, const Quantized& b, const TensorCore& core,
+                      const ProductCall& call, const std::vector<unsigned char>& d, Layout a_layout,
+                      Layout b_layout, std::int64_t most_rows = 24) {
   Outcome out;
   const auto a_reference = references_of(a, a_layout), b_reference = references_of(b, b_layout);
   const bool windowed = !a_reference.empty() || !b_reference.empty();
