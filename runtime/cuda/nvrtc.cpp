@@ -108,7 +108,6 @@ Result<NvrtcApi*> load(int driver_major, const std::string& override_path) {
   auto& identity = api->identity;
   identity.path = lib.path();
   api->nvrtcVersion(&identity.major, &identity.minor);
-  identity.content_hash = file_hash(identity.path);
   return api;
 }
 
@@ -150,10 +149,17 @@ std::string NvrtcIdentity::text() const {
   return fmt::format("nvrtc {}.{} {}", major, minor, content_hash);
 }
 
+Status nvrtc_open(int driver_major, const std::string& override_path) {
+  return nvrtc(driver_major, override_path).status();
+}
+
 Result<NvrtcIdentity> nvrtc_identity(int driver_major, const std::string& override_path) {
   auto api = nvrtc(driver_major, override_path);
   if (!api.ok()) return api.status();
-  return (*api)->identity;
+  static const std::string hash = file_hash((*api)->identity.path);
+  NvrtcIdentity out = (*api)->identity;
+  out.content_hash = hash;
+  return out;
 }
 
 Result<std::vector<int>> nvrtc_architectures() {

@@ -33,6 +33,9 @@ struct NvrtcIdentity {
 /// mapped copy, loader, then the toolkit's usual folders. Cached for the process.
 Result<NvrtcIdentity> nvrtc_identity(int driver_major = 0, const std::string& override_path = {});
 
+/// The same without a look at the library's content, for programs that only compile.
+Status nvrtc_open(int driver_major = 0, const std::string& override_path = {});
+
 /// Architectures it compiles for, as numbers (90 for sm_90).
 Result<std::vector<int>> nvrtc_architectures();
 

@@ -30,8 +30,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   using namespace quarterturn;
-  if (const auto found = cuda::nvrtc_identity(0, argv[1]); !found.ok())
-    return fail(found.status().message());
+  if (const auto status = cuda::nvrtc_open(0, argv[1]); !status.ok()) return fail(status.message());
   std::ifstream in(argv[3], std::ios::binary);
   std::ostringstream text;
   text << in.rdbuf();

@@ -185,6 +185,13 @@ int main() {
   p.spread = QTURN_SPREAD_NARROW;
   p.m = {128, 128};
   measure(context, "hadamard_gemm narrow, weight, m=128", p, stream);
+  // Operands beyond a tile: products with tensor maps, and their exact stand-ins.
+  p.m = {1024, 1024};
+  p.n = p.k = {1024, 1024};
+  measure(context, "hadamard_gemm narrow, weight, m=1024", p, stream);
+  p.spread = QTURN_SPREAD_ANY;
+  p.b_type = QTURN_BF16;
+  measure(context, "hadamard_gemm fast, m=1024", p, stream);
   qturn_context_destroy(context);
   return 0;
 }
