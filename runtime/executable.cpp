@@ -162,7 +162,12 @@ Executable::Shape Executable::shape_of(const qt_args& args) {
 Status Executable::run(const qt_args& args, void* stream, std::int64_t row0_b) const {
   if (args.m == 0 || args.batch == 0 || (multiplies(problem_.op) && args.n == 0)) return {};
   const auto launch_of = [&](const LoadedStep& step, const qt_args& now) {
-    return step.family->launch(step.problem, step.variant, now, backend_->threads());
+    Launch launch = step.family->launch(step.problem, step.variant, now, backend_->threads());
+    // An early start reads the weights before the kernel in front has ended: only this plan's own
+    // quantiser of A is known not to write them.
+    const bool follows_a = &step != steps_.data() && (&step - 1)->kind == StepKind::quantize_a;
+    if (!follows_a) launch.start = Launch::Start::in_order;
+    return launch;
   };
   if (taken_.test_and_set(std::memory_order_acquire)) {
     for (const LoadedStep& step : steps_) {
