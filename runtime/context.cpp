@@ -1,8 +1,11 @@
 #include "runtime/context.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "runtime/layers.hpp"
 #include "runtime/open_backend.hpp"
@@ -36,6 +39,28 @@ Env env_of(const DeviceInfo& device) {
   return env;
 }
 
+// What is asked for and would otherwise pass in silence.
+std::vector<std::string> vain_settings(const Settings& settings) {
+  std::vector<std::string> out;
+  for (const auto& name : settings.list(Setting::disable))
+    if (name != "cpu" && name != "cuda" && name != "hip" && !find_family(name)) {
+      std::vector<std::string_view> known;
+      for (const Family* family : families()) known.push_back(family->name());
+      out.push_back(
+          fmt::format("disable = '{}' (QTURN_DISABLE): no family or back end is called '{}'; they "
+                      "are cpu, cuda, hip, {}",
+                      settings.text(Setting::disable), name, fmt::join(known, ", ")));
+    }
+  if (const auto& folder = settings.text(Setting::dump); !folder.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    if (error || ::access(folder.c_str(), W_OK) != 0)
+      out.push_back(fmt::format("dump = '{}' (QTURN_DUMP): {}; sources are not dumped", folder,
+                                error ? error.message() : "it cannot be written"));
+  }
+  return out;
+}
+
 // What is wrong with the plan itself, and would be wrong again; not a full disk or a missing
 // compiler.
 bool is_the_plans_fault(Code code) {
@@ -56,6 +81,7 @@ Result<std::shared_ptr<Context>> Context::create(ContextOptions options) {
   out->settings_ = Settings::load(options.sources);
   out->log_ = Log(std::move(options.log), level_of(out->settings_, options.log_level));
   out->say(out->settings_.problems());
+  out->say(vain_settings(out->settings_));
   auto locations = out->settings_.locations();
   if (!locations.ok()) return locations.status();
   out->locations_ = std::move(*locations);

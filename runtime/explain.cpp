@@ -23,6 +23,19 @@ Json step_json(const Problem& problem, const Target& target, const Plan& plan, c
   return out;
 }
 
+// Why a plan cannot be had where nothing compiles: what is stored is looked up, no compiler starts.
+Status missing_code(Backend& backend, const Problem& problem, const Plan& plan) {
+  if (!backend.device().compiler.empty()) return {};
+  for (const auto& step : plan.steps) {
+    const Target& target = backend.device().target;
+    const auto source =
+        find_family(step.variant.family)
+            ->emit(step_problem(problem, target, plan, step.kind), target, step.variant);
+    if (const auto binary = backend.compile(source); !binary.ok()) return binary.status();
+  }
+  return {};
+}
+
 Json plan_json(const Problem& problem, const Target& target, const Plan& plan) {
   Json out = Json::array();
   for (const auto& step : plan.steps) out.push_back(step_json(problem, target, plan, step));
@@ -69,7 +82,10 @@ std::string Context::explain(const Problem& problem) {
   if (plans.empty()) {
     out["reason"] = supports(problem).message();
   } else {
-    out["match"] = match_name(best ? best->match : Match::heuristic);
+    const auto missing = missing_code(*backend_, problem, plans[0]);
+    const Match match = best ? best->match : Match::heuristic;
+    out["match"] = match_name(missing.ok() ? match : Match::reference);
+    if (!missing.ok()) out["reason"] = missing.message();
     out["plan"] = plans[0].text();
     out["steps"] = plan_json(problem, target, plans[0]);
   }

@@ -51,12 +51,21 @@ Result<std::unique_ptr<Backend>> open_backend(const Settings& settings,
     return Status(
         Code::not_supported,
         fmt::format("back end '{}' is asked for and disabled at once (QTURN_DISABLE)", wanted));
+  if (wanted == "auto" && settings.lists(Setting::disable, "cpu") &&
+      settings.lists(Setting::disable, "cuda"))
+    return Status(Code::no_device, fmt::format("every back end is disabled (QTURN_DISABLE = {})",
+                                               settings.text(Setting::disable)));
   if (wanted == "hip")
     return Status(Code::no_driver, "the HIP back end is not part of this version; use cpu or cuda");
   if (wanted == "cuda") return open_cuda(settings, std::move(store));
   if (wanted == "auto" && !settings.lists(Setting::disable, "cuda")) {
     const auto devices = cuda::device_count();
     if (devices.ok() && *devices > 0) return open_cuda(settings, std::move(store));
+    if (settings.lists(Setting::disable, "cpu"))
+      return Status(Code::no_device, fmt::format("the CPU is disabled (QTURN_DISABLE = {}), and {}",
+                                                 settings.text(Setting::disable),
+                                                 devices.ok() ? "there is no other device"
+                                                              : devices.status().message()));
   }
   return open_cpu(settings, std::move(store));
 }

@@ -119,13 +119,25 @@ class Home {
   void set(const std::string& name, const std::string& value) { variables_[name] = value; }
   void unset(const std::string& name) { variables_.erase(name); }
 
-  Running start(const std::vector<std::string>& arguments) const {
+  /// From now on programs run as somebody whom permissions stop; all that is here becomes his.
+  void become_nobody() {
+    if (geteuid() != 0) return;
+    user_ = 65534;
+    REQUIRE(chown(path_.c_str(), user_, user_) == 0);
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(path_))
+      REQUIRE(lchown(entry.path().c_str(), user_, user_) == 0);
+  }
+
+  Running start(const std::vector<std::string>& arguments,
+                const std::string& program = QTURN_PROGRAM) const {
     int out[2], err[2];
     REQUIRE(pipe2(out, O_CLOEXEC) == 0);
     REQUIRE(pipe2(err, O_CLOEXEC) == 0);
-    std::vector<std::string> environment{"PATH=" + std::string(std::getenv("PATH"))};
+    std::vector<std::string> environment;
+    if (variables_.count("PATH") == 0)
+      environment.push_back("PATH=" + std::string(std::getenv("PATH")));
     for (const auto& [name, value] : variables_) environment.push_back(name + "=" + value);
-    std::vector<char*> argv{const_cast<char*>(QTURN_PROGRAM)}, envp;
+    std::vector<char*> argv{const_cast<char*>(program.c_str())}, envp;
     for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
     for (const auto& variable : environment) envp.push_back(const_cast<char*>(variable.c_str()));
     argv.push_back(nullptr);
@@ -133,10 +145,11 @@ class Home {
     const pid_t pid = fork();
     REQUIRE(pid >= 0);
     if (pid == 0) {
+      if (user_ != 0 && (setgid(user_) != 0 || setuid(user_) != 0)) _exit(126);
       dup2(open("/dev/null", O_RDONLY), 0);
       dup2(out[1], 1);
       dup2(err[1], 2);
-      execve(QTURN_PROGRAM, argv.data(), envp.data());
+      execve(program.c_str(), argv.data(), envp.data());
       _exit(127);
     }
     close(out[1]);
@@ -164,6 +177,7 @@ class Home {
 
  private:
   std::filesystem::path path_;
+  uid_t user_ = 0;  ///< 0: as this test
   std::map<std::string, std::string> variables_;
 };
 
@@ -172,6 +186,21 @@ inline std::string read_file(const std::string& path) {
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();
+}
+
+/// An executable script in `home`.
+inline std::string script(const Home& home, const std::string& name, const std::string& text) {
+  const auto path = (home / name).string();
+  std::ofstream(path) << "#!/bin/sh\n" << text;
+  std::filesystem::permissions(path, std::filesystem::perms(0755));
+  return path;
+}
+
+inline std::vector<std::string> lines_of(const std::string& path) {
+  std::vector<std::string> out;
+  std::istringstream text(read_file(path));
+  for (std::string line; std::getline(text, line);) out.push_back(line);
+  return out;
 }
 
 /// The first column of a query over a database that nobody writes.

@@ -1,7 +1,6 @@
 // qturn tune, end to end on this machine's CPU: answers, caching, interruption, limits, planted
 // faults.
 #include <doctest/doctest.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 
@@ -13,11 +12,8 @@ namespace {
 
 // A compiler that edits sources first.
 std::string compiler_with(const Home& home, const std::string& edit) {
-  const auto path = (home / "planting-cxx").string();
-  std::ofstream(path) << "#!/bin/sh\n[ -f kernel.cpp ] && sed -i '" << edit
-                      << "' kernel.cpp\nexec g++ \"$@\"\n";
-  chmod(path.c_str(), 0755);
-  return path;
+  return script(home, "planting-cxx",
+                "[ -f kernel.cpp ] && sed -i '" + edit + "' kernel.cpp\nexec g++ \"$@\"\n");
 }
 
 }  // namespace
@@ -95,17 +91,35 @@ TEST_CASE("an interrupted run keeps what it did, and the next one goes on") {
   CHECK(home.info("winners") == 1);
 }
 
-TEST_CASE("kill -9 loses nothing that was stored") {
-  const Home home;
-  auto running =
-      home.start({"tune", "--shape", "4x96x128", "--candidates", "40", "--threads", "2"});
+TEST_CASE("kill -9 loses nothing that was stored, and no kernel is compiled twice") {
+  Home home;
+  home.set("QTURN_CODE_CACHE", (home / "code").string());
+  const auto log = (home / "compiled").string();
+  home.set("QTURN_CXX",
+           script(home, "counting-cxx",
+                  "[ -f kernel.cpp ] && sha256sum < kernel.cpp >> " + log + "\nexec g++ \"$@\"\n"));
+  auto running = home.start(small_tune({}, "40"));
   REQUIRE(running.read_until(200, [&](const Outcome&) {
     return std::filesystem::exists(home.database()) && home.info("trials") >= 2;
   }));
   running.send(SIGKILL);
   CHECK(running.finish(30).signal == SIGKILL);
-  CHECK(home.info("trials") >= 2);
+  const auto kept = home.info("trials");
+  CHECK(kept >= 2);
   CHECK(home.run({"db", "check"}).code == 0);
+
+  const auto before = lines_of(log);
+  const auto next = home.run(small_tune());
+  CHECK_MESSAGE(next.code == 0, next.err);
+  CHECK(home.info("winners") == 1);
+  CHECK(home.info("trials") > kept);
+  // But for the one or two that were being compiled when the process died.
+  std::map<std::string, int> times;
+  for (const auto& kernel : lines_of(log)) ++times[kernel];
+  const auto twice =
+      std::count_if(times.begin(), times.end(), [](const auto& entry) { return entry.second > 1; });
+  CHECK(twice <= 2);
+  CHECK(before.size() > static_cast<std::size_t>(twice));
 }
 
 TEST_CASE("a time limit that runs out leaves the default as the answer, and the next run goes on") {

@@ -1,6 +1,8 @@
 // qturn db: what a tuning database holds, whether it is sound, and how it is merged and shared.
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include "tuner/commands/command.hpp"
 
 namespace quarterturn {
@@ -36,6 +38,10 @@ std::string_view mode_name(DatabaseInfo::Mode mode) {
 }
 
 int print_info(const GlobalOptions& global) {
+  // A name that was typed wrongly must not become a fresh database.
+  std::error_code ignored;
+  if (!global.database.empty() && !std::filesystem::exists(global.database, ignored))
+    return fail(Status(Code::io_error, fmt::format("there is no file {}", global.database)));
   auto database = open_database(global, Access::read_write);
   if (!database.ok()) return fail(database.status());
   auto info = database->info();

@@ -73,7 +73,12 @@ void examine_compiler(Report& report, const Settings& settings) {
   std::filesystem::create_directory(folder, ignored);
   const auto status = compiler->check(cpu::detect_cpu().target, folder.string());
   std::filesystem::remove_all(folder, ignored);
-  if (status.ok())
+  if (status.ok() && settings.text(Setting::no_jit) == "1")
+    report.note("C++ compiler", compiler->identity() +
+                                    ", but compiling is switched off (QTURN_NO_JIT = 1): what is "
+                                    "not stored is served by prebuilt portable kernels, which are "
+                                    "much slower");
+  else if (status.ok())
     report.ok("C++ compiler", compiler->identity());
   else
     report.wrong("C++ compiler", one_line(status.message()) + "; " + slow);

@@ -22,6 +22,7 @@ void print_text(const Json& answer) {
     line("device", fmt::format("{} ({})", text(answer, "device"), text(answer, "target")));
   if (answer.contains("plan")) {
     line("answer", text(answer, "match"));
+    if (answer.contains("reason")) line("", text(answer, "reason"));
     line("plan", text(answer, "plan"));
   } else {
     line("answer", "not supported: " + text(answer, "reason"));
