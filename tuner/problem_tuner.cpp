@@ -453,6 +453,12 @@ Tuned ProblemTuner::tune() {
   };
   tick(Progress::Phase::preparing);
   if (auto status = context_.supports(item_.problem); !status.ok()) return failed(status);
+  if (has_no_rows(item_.problem)) {
+    out_.answer = Tuned::Answer::fallback;
+    out_.plan = context_.enabled_plans(item_.problem, 1).front().text();
+    out_.reason = "no rows: a call does nothing";
+    return out_;
+  }
   Space space{item_.problem, context_.backend().device().target, {}, space_seeds()};
   // A stale answer only needs to be confirmed against the default: nothing else is searched again.
   const auto stored = context_.database().winner_of(key_, env_->target, env_->performance_class);

@@ -18,6 +18,8 @@ namespace quarterturn {
 std::vector<Sizes> representative_sizes(const Problem& problem);
 /// "m=16 n=4096 k=14336"
 std::string text(const Sizes& sizes);
+/// Whether its calls do nothing, whatever they are given.
+inline bool has_no_rows(const Problem& problem) { return problem.m.hi == 0; }
 /// Floating-point operations of one call, 2 m n k; 0 for ops with one operand.
 double operations(const Problem& problem, const Sizes& sizes);
 

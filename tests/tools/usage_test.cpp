@@ -48,6 +48,10 @@ TEST_CASE("help exists for every command, with examples and exit codes") {
     CHECK(home.run({command, "--help"}).says("Examples:"));
     CHECK(home.run({command, "--help"}).says("Exit codes:"));
   }
+  for (const auto* command : {"info", "check", "merge", "export"}) {
+    CHECK(home.run({"db", "--help"}).says(command));
+    CHECK(home.run({"db", command, "--help"}).code == 0);
+  }
   CHECK(home.run({"--version"}).says("qturn "));
   CHECK(home.run({}).code == 2);
   CHECK(home.run({"tuna"}).code == 2);
@@ -125,4 +129,59 @@ TEST_CASE("shapes: one JSON object a line, and layers that do not fit are named"
   CHECK(refused.err.find("expert_down") != std::string::npos);
   CHECK(refused.err.find("720") != std::string::npos);
   for (const auto& line : refused.lines()) CHECK(line.at("layers") != "expert_down");
+}
+
+TEST_CASE("with --json every command prints one object a line and nothing else on stdout") {
+  const Home home;
+  const auto path = (home / "snapshot.db").string();
+  const std::vector<std::string> shape{"--shape", "4x96x128", "--threads", "2"};
+  std::vector<std::vector<std::string>> commands{
+      {"devices"}, {"config"}, {"doctor"}, {"shapes", "--shape", "4x96x128"}};
+  for (const char* name : {"explain", "compile", "check"}) {
+    commands.push_back({name});
+    commands.back().insert(commands.back().end(), shape.begin(), shape.end());
+  }
+  commands.push_back({"tune", "--shape", "4x96x128", "--dry-run"});
+  commands.push_back({"bench", "--shape", "4x96x128", "--rounds", "1", "--batch-ms", "1"});
+  commands.push_back({"db", "info"});
+  commands.push_back({"db", "export", path});
+  commands.push_back({"db", "merge", path});
+  for (auto& command : commands) {
+    command.emplace_back("--json");
+    const auto outcome = home.run(command);
+    CHECK_MESSAGE(outcome.code == 0, joined(command) << "gave " << outcome.code << outcome.err);
+    CHECK_MESSAGE(!outcome.lines().empty(), joined(command));
+  }
+  // For people the same things are tables.
+  CHECK(home.run({"devices"}).out.rfind("device ", 0) == 0);
+  CHECK(home.run({"explain", "--shape", "4x96x128"}).out.rfind("problem ", 0) == 0);
+}
+
+TEST_CASE("a problem without rows succeeds and does nothing") {
+  const Home home;
+  const auto tuned = home.run({"tune", "--shape", "0x96x128", "--json"});
+  CHECK_MESSAGE(tuned.code == 0, tuned.err);
+  CHECK(tuned.lines().at(0).at("answer") == "default");
+  CHECK(tuned.lines().at(0).at("tried") == 0);
+  const auto checked = home.run({"check", "--shape", "0x96x128", "--json"});
+  CHECK_MESSAGE(checked.code == 0, checked.err);
+  CHECK(home.info("trials") == 0);
+}
+
+TEST_CASE("sources are printed, and what cannot be printed is refused") {
+  const Home home;
+  const auto source = home.run({"emit", "--shape", "4x96x128", "--target", "x86-64-v3"});
+  CHECK(source.code == 0);
+  CHECK(source.says("struct Config"));
+  CHECK(source.says("#include \"cpu/gemm.h\""));
+  const auto flat = home.run({"emit", "--shape", "4x96x128", "--target", "x86-64-v3", "--flat"});
+  CHECK(!flat.says("#include \"cpu/gemm.h\""));
+  check_all(home, {{{"emit", "--shape", "4x96x128", "--target", "pdp11"}, 2, {"pdp11", "sm_NN"}},
+                   {{"emit", "--shape", "4x96x128", "--plan", "nonsense"}, 2, {"nonsense"}},
+                   {{"tune", "--problem", "nonsense"}, 2, {"nonsense"}},
+                   {{"check", "--problem", "nonsense"}, 2, {"nonsense"}},
+                   {{"db", "check", "--db", "/nowhere/tuning.db"}, 3, {"/nowhere/tuning.db"}},
+                   {{"db", "info", "--db", "/nowhere/tuning.db"}, 3, {"/nowhere/tuning.db"}},
+                   {{"db", "merge"}, 2, {"FROM"}},
+                   {{"db"}, 2, {}}});
 }

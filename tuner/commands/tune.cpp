@@ -144,7 +144,7 @@ int tune(const WorkOptions& work, const GlobalOptions& global, const TuneOptions
           one.add(row_of(tuned));
           one.print(true);
           std::fflush(stdout);
-        } else if (tuned.answer != Tuned::Answer::cached) {
+        } else if (tuned.answer != Tuned::Answer::cached && tuned.answer != Tuned::Answer::failed) {
           display.say(fmt::format("{}: {}", short_name(tuned.item.problem), tuned.reason));
         }
         all.add(row_of(tuned));
