@@ -57,6 +57,13 @@ Tuned leave_default(Context& context, const Item& item) {
   return out;
 }
 
+// The share of a problem that is done, as far as its candidates tell; the decision takes the rest.
+double progress_within(const Tuned& tuned, std::size_t remaining) {
+  constexpr double kSearch = 0.7;
+  const auto tried = static_cast<double>(tuned.tried);
+  return tried > 0 ? kSearch * tried / (tried + static_cast<double>(remaining)) : 0;
+}
+
 }  // namespace
 
 std::string_view phase_name(Progress::Phase phase) {
@@ -112,7 +119,9 @@ Session::Session(Context& context, SessionOptions options)
     : context_(context), options_(std::move(options)), campaign_(random_uuid()) {
   if (options_.jobs == 0)
     options_.jobs = static_cast<std::size_t>(std::max<std::int64_t>(1, cpu::detect_cpu().cores));
-  options_.batch = std::max(options_.batch, 2 * options_.jobs);
+  // A GPU's kernels take longer to admit than to compile: small batches, so that patience counts.
+  const bool cpu = context.backend().device().target.vendor == Vendor::cpu;
+  options_.batch = std::max(options_.batch, (cpu ? 2 : 1) * options_.jobs);
   if (options_.process.settings.empty()) options_.process.settings = settings_for_trials(context);
   options_.process.interrupted = options_.interrupted;
   options_.measure = settings_for(context.backend().device(), options_.measure);
@@ -144,7 +153,7 @@ std::vector<Tuned> Session::run(const std::vector<Item>& items,
         (*winner)->choice == Choice::tuned ? "tuned before" : "the default was found best before";
     return tuned;
   };
-  std::size_t left = 0;
+  std::size_t left = 0, worked = 0;
   for (const auto& item : items) left += !cached(item).has_value();
 
   for (std::size_t i = 0; i < items.size() && !interrupted(); ++i) {
@@ -159,11 +168,15 @@ std::vector<Tuned> Session::run(const std::vector<Item>& items,
       progress.left = static_cast<std::int64_t>(remaining);
       progress.best = tuned.speedup;
       progress.elapsed = clock.now() - begun;
-      const double finished = static_cast<double>(out.size());
-      const double share = options_.time_limit > 0 ? options_.time_limit - progress.elapsed
-                           : finished > 0 ? progress.elapsed / finished * static_cast<double>(left)
-                                          : 0;
-      progress.remaining = std::max(0.0, share);
+      // What was stored before took no time and tells nothing of it.
+      const double within = progress_within(tuned, remaining);
+      const double behind = static_cast<double>(worked) + within;
+      const double ahead = static_cast<double>(left) - within;
+      progress.remaining = behind > 0 ? std::max(0.0, progress.elapsed / behind * ahead) : 0;
+      if (options_.time_limit > 0) {
+        const double limit = std::max(0.0, options_.time_limit - progress.elapsed);
+        progress.remaining = behind > 0 ? std::min(progress.remaining, limit) : limit;
+      }
       if (changed) changed(progress);
     };
     auto known = cached(items[i]);
@@ -186,6 +199,7 @@ std::vector<Tuned> Session::run(const std::vector<Item>& items,
         const double deadline = options_.time_limit > 0 ? clock.now() + std::max(share, 1e-3) : 0;
         ProblemTuner tuner(context_, options_, campaign_, items[i], deadline, report);
         known = tuner.tune();
+        ++worked;
       }
       left -= left > 0;
     }

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sqlite3.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -119,6 +120,9 @@ class Home {
   void set(const std::string& name, const std::string& value) { variables_[name] = value; }
   void unset(const std::string& name) { variables_.erase(name); }
 
+  /// From now on stderr is a terminal of this many columns.
+  void use_terminal(unsigned short columns) { columns_ = columns; }
+
   /// From now on programs run as somebody whom permissions stop; all that is here becomes his.
   void become_nobody() {
     if (geteuid() != 0) return;
@@ -132,7 +136,10 @@ class Home {
                 const std::string& program = QTURN_PROGRAM) const {
     int out[2], err[2];
     REQUIRE(pipe2(out, O_CLOEXEC) == 0);
-    REQUIRE(pipe2(err, O_CLOEXEC) == 0);
+    if (columns_ > 0)
+      open_terminal(err);
+    else
+      REQUIRE(pipe2(err, O_CLOEXEC) == 0);
     std::vector<std::string> environment;
     if (variables_.count("PATH") == 0)
       environment.push_back("PATH=" + std::string(std::getenv("PATH")));
@@ -176,7 +183,21 @@ class Home {
   std::string database() const { return (path_ / ".cache/quarterturn/tuning.db").string(); }
 
  private:
+  void open_terminal(int ends[2]) const {
+    ends[0] = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    REQUIRE(ends[0] >= 0);
+    REQUIRE(grantpt(ends[0]) == 0);
+    REQUIRE(unlockpt(ends[0]) == 0);
+    ends[1] = open(ptsname(ends[0]), O_RDWR | O_NOCTTY | O_CLOEXEC);
+    REQUIRE(ends[1] >= 0);
+    winsize size{};
+    size.ws_col = columns_;
+    size.ws_row = 24;
+    REQUIRE(ioctl(ends[1], TIOCSWINSZ, &size) == 0);
+  }
+
   std::filesystem::path path_;
+  unsigned short columns_ = 0;
   uid_t user_ = 0;  ///< 0: as this test
   std::map<std::string, std::string> variables_;
 };

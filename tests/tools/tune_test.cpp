@@ -224,3 +224,29 @@ TEST_CASE("without a compiler tune says so and stores nothing") {
   CHECK_MESSAGE(outcome.says("/nowhere/g++"), outcome.err);
   CHECK(home.info("winners") == 0);
 }
+
+TEST_CASE("on a terminal a bar shows what goes on and how long it will take") {
+  Home home;
+  home.use_terminal(90);
+  const auto outcome = home.run(small_tune({}, "8"));
+  REQUIRE_MESSAGE(outcome.code == 0, outcome.err);
+  CHECK(outcome.lines().size() == 1);
+  CHECK_MESSAGE(outcome.err.find("\r[....") != std::string::npos, outcome.err);
+  CHECK_MESSAGE(outcome.err.find(" left") != std::string::npos, outcome.err);
+  std::istringstream drawn(outcome.err);
+  for (std::string line; std::getline(drawn, line, '\r');)
+    if (line.rfind("[", 0) == 0) CHECK(line.size() < 90);
+}
+
+TEST_CASE("two tuners of one problem: the second waits and finds the answer") {
+  const Home home;
+  auto one = home.start(small_tune()), two = home.start(small_tune());
+  const auto first = one.finish(200), second = two.finish(200);
+  REQUIRE_MESSAGE(first.code == 0, first.err);
+  REQUIRE_MESSAGE(second.code == 0, second.err);
+  const bool first_tuned = first.lines().at(0).at("answer") != "cached";
+  const bool second_tuned = second.lines().at(0).at("answer") != "cached";
+  CHECK(first_tuned != second_tuned);
+  CHECK(first.lines().at(0).at("plan") == second.lines().at(0).at("plan"));
+  CHECK(home.info("winners") == 1);
+}

@@ -32,11 +32,12 @@ std::string clock_text(double seconds) {
 
 std::string progress_line(const Progress& p, std::size_t width) {
   std::string out = fmt::format("{}/{} {}: {}", p.problem, p.problems, p.name, phase_name(p.phase));
+  // Before the details: narrow terminals cut the end off.
+  out += fmt::format(", {}", clock_text(p.elapsed));
+  if (p.remaining > 0) out += fmt::format(", about {} left", clock_text(p.remaining));
   if (p.tried > 0) out += fmt::format(", {} tried", p.tried);
   if (p.failed > 0) out += fmt::format(", {} failed", p.failed);
   if (p.best > 1.001) out += fmt::format(", best {:.2f}x the default", p.best);
-  out += fmt::format(", {}", clock_text(p.elapsed));
-  if (p.remaining > 0) out += fmt::format(", about {} left", clock_text(p.remaining));
   if (out.size() > width) out = out.substr(0, width > 3 ? width - 3 : 0) + "...";
   return out;
 }
