@@ -355,7 +355,7 @@ Status Database::State::write(const Work& work) {
     if (status.ok() && is_current()) return status;
     if (status.ok()) continue;  // the file was moved aside during the commit: write to the new one
     if (status.code() != Code::damaged || mode != Mode::read_write) return status;
-    const Status healed = heal(status);
+    Status healed = heal(status);
     if (!healed.ok()) return healed;
   }
   return status.ok() ? Status(Code::busy, fmt::format("{} is being replaced over and over", path))
@@ -366,7 +366,7 @@ Status Database::State::read(const Work& work) {
   const std::lock_guard lock(mutex);
   Status status = run(work, Transaction::Kind::deferred);
   if (status.code() != Code::damaged || mode != Mode::read_write) return status;
-  const Status healed = heal(status);
+  Status healed = heal(status);
   if (!healed.ok()) return healed;
   return run(work, Transaction::Kind::deferred);
 }

@@ -132,7 +132,7 @@ Result<Uuid> file_uuid(sqlite::Connection& connection) {
   if (!status.ok()) return status;
   const auto stored = connection.text("SELECT value FROM meta WHERE key = 'uuid'");
   if (!stored.ok()) return stored.status();
-  const auto uuid = parse_uuid(*stored);
+  auto uuid = parse_uuid(*stored);
   if (!uuid.ok()) return Status(Code::damaged, uuid.status().message());
   return uuid;
 }

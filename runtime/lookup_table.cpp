@@ -186,6 +186,7 @@ std::vector<Found> LookupTable::candidates(const Problem& problem) const {
   std::stable_sort(ranked.begin(), ranked.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<Found> out;
+  out.reserve(ranked.size());
   for (const auto& [rank, answer] : ranked) out.push_back({answer, static_cast<Match>(rank.match)});
   return out;
 }

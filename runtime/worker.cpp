@@ -83,10 +83,15 @@ std::vector<std::string> clean_environment() {
 
 std::vector<char*> pointers(std::vector<std::string>& texts) {
   std::vector<char*> out;
+  out.reserve(texts.size() + 1);
   for (auto& text : texts) out.push_back(text.data());
   out.push_back(nullptr);
   return out;
 }
+
+constexpr const char* kShellScript =
+    "cd \"$1\" || exit 1; ulimit -t \"$2\"; ulimit -v \"$3\"; shift 3; "
+    "\"$@\" 3>&- </dev/null; echo \"shell $?\" >&3";
 
 // What the child process executes: quarterturn-worker, or a shell that does the least of its work.
 std::vector<std::string> full_command(const std::string& worker, const WorkerCommand& command) {
@@ -102,8 +107,7 @@ std::vector<std::string> full_command(const std::string& worker, const WorkerCom
   } else {
     out = {"/bin/sh",
            "-c",
-           "cd \"$1\" || exit 1; ulimit -t \"$2\"; ulimit -v \"$3\"; shift 3; "
-           "\"$@\" 3>&- </dev/null; echo \"shell $?\" >&3",
+           kShellScript,
            "sh",
            command.directory.empty() ? "." : command.directory,
            limits.cpu_seconds > 0 ? fmt::format("{}", limits.cpu_seconds) : "unlimited",

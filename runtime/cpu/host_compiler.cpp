@@ -132,7 +132,7 @@ HostCompiler::HostCompiler(std::vector<std::string> command, Worker worker, Work
       worker_(std::move(worker)),
       limits_(limits) {}
 
-Result<HostCompiler> HostCompiler::find(const std::string& wanted, Worker worker,
+Result<HostCompiler> HostCompiler::find(const std::string& wanted, const Worker& worker,
                                         WorkerLimits limits) {
   const std::string path = search_path();
   const char* cxx = ::secure_getenv("CXX");

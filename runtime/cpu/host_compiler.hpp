@@ -26,7 +26,8 @@ class HostCompiler {
   /// `wanted` (a command, perhaps with arguments: "ccache g++-13") decides alone where it is not
   /// empty; else $CXX if it exists, then c++, g++, clang++ in PATH. `no_compiler` says what was
   /// tried.
-  static Result<HostCompiler> find(const std::string& wanted, Worker worker, WorkerLimits limits);
+  static Result<HostCompiler> find(const std::string& wanted, const Worker& worker,
+                                   WorkerLimits limits);
 
   /// "g++ (Debian 12.2.0-14) 12.2.0 x86_64-linux-gnu 0123456789abcdef": version, machine, and a
   /// hash of the binaries that do the work, so that two builds of one version differ. Holds no
