@@ -1,6 +1,7 @@
 #include "tuner/inputs.hpp"
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -36,6 +37,13 @@ float normal(std::uint64_t hash) {
 // A value per row or column: another stream than the elements'.
 std::uint64_t line_hash(std::uint64_t seed, std::int64_t line) {
   return Random::at(seed ^ 0x6c696e65736b6579ull, static_cast<std::uint64_t>(line));
+}
+
+// As the reference rounds, by bits: operands have hundreds of millions of elements.
+std::uint16_t bf16_bits(float value) {
+  if (std::isnan(value)) return reference::bf16_bits(value);
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
 float round_to(DType type, float value) {
@@ -93,7 +101,13 @@ float Matrix::edge_case(std::int64_t row, std::int64_t column, std::uint64_t has
   }
 }
 
-float Matrix::exact(std::int64_t row, std::int64_t column) const {
+// What all elements of a row share, worked out once for many.
+float Matrix::row_factor(std::int64_t row) const {
+  if (profile_ != Profile::gradient) return 1;
+  return std::exp2(4 * normal(line_hash(seed_, row)) - (type_ == DType::f16 ? 2 : 12));
+}
+
+float Matrix::exact(std::int64_t row, std::int64_t column, float factor) const {
   const std::uint64_t hash = Random::at(seed_, static_cast<std::uint64_t>(row * columns_ + column));
   switch (profile_) {
     case Profile::weight:
@@ -104,8 +118,7 @@ float Matrix::exact(std::int64_t row, std::int64_t column) const {
       return normal(hash) * (outlier ? 4 + static_cast<float>((feature >> 8) % 17) : 1.0f);
     }
     case Profile::gradient:
-      return normal(hash) *
-             std::exp2(4 * normal(line_hash(seed_, row)) - (type_ == DType::f16 ? 2 : 12));
+      return normal(hash) * factor;
     case Profile::heavy_tail: {
       const float uniform = static_cast<float>((hash >> 28) + 1) * 0x1p-36f;
       return normal(hash) / std::sqrt(uniform > 1e-6f ? uniform : 1e-6f);
@@ -117,7 +130,7 @@ float Matrix::exact(std::int64_t row, std::int64_t column) const {
 }
 
 float Matrix::at(std::int64_t row, std::int64_t column) const {
-  return round_to(type_, exact(row, column));
+  return round_to(type_, exact(row, column, row_factor(row)));
 }
 
 void store_element(DType type, float value, unsigned char* at) {
@@ -125,8 +138,7 @@ void store_element(DType type, float value, unsigned char* at) {
     std::memcpy(at, &value, sizeof value);
     return;
   }
-  const std::uint16_t bits =
-      type == DType::bf16 ? reference::bf16_bits(value) : reference::f16_bits(value);
+  const std::uint16_t bits = type == DType::bf16 ? bf16_bits(value) : reference::f16_bits(value);
   std::memcpy(at, &bits, sizeof bits);
 }
 
@@ -147,8 +159,9 @@ std::vector<unsigned char> Matrix::bytes(std::int64_t ld) const {
   on_all_cores(rows_, columns_, [&](std::int64_t first, std::int64_t end) {
     for (std::int64_t row = first; row < end; ++row) {
       unsigned char* to = out.data() + row * ld * size;
+      const float factor = row_factor(row);
       for (std::int64_t column = 0; column < columns_; ++column, to += size)
-        store_element(type_, exact(row, column), to);
+        store_element(type_, exact(row, column, factor), to);
     }
   });
   return out;

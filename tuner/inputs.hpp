@@ -44,7 +44,8 @@ class Matrix {
   std::vector<unsigned char> bytes(std::int64_t ld) const;
 
  private:
-  float exact(std::int64_t row, std::int64_t column) const;
+  float row_factor(std::int64_t row) const;
+  float exact(std::int64_t row, std::int64_t column, float row_factor) const;
   float edge_case(std::int64_t row, std::int64_t column, std::uint64_t hash) const;
 
   Profile profile_ = Profile::weight;

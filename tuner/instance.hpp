@@ -72,12 +72,15 @@ class Instance {
 
   /// Poisons result and workspace again.
   Status poison();
-  /// Every guard, and that the inputs are what they were.
-  Status check_memory() const;
+  /// Every guard, and whether the inputs are what they were.
+  enum class Inputs { compared, trusted };
+  Status check_memory(Inputs inputs) const;
 
   /// The result, [batch][m][n]; fails when a gap between rows was written. `out` may have served
   /// before.
   Status result(Outputs& out) const;
+  /// Of every batch entry the rows named, [batch][rows][n].
+  Status result_rows(const std::vector<std::int64_t>& rows, Outputs& out) const;
   Result<std::vector<unsigned char>> workspace() const { return workspace_.read(); }
   /// Codes and scales of a one-operand op: of D, and of D2 where there is one.
   struct Packed {
@@ -104,6 +107,7 @@ class Instance {
   Status allocate_result(const Executable& executable);
   Result<Stored> store_source(const SourceOperand& source) const;
   Result<qt_tensor> copy_of(const qt_tensor& tensor);
+  Status check_gap(const unsigned char* line, std::int64_t columns, std::int64_t row) const;
   const Stored* stored_at(const void* data) const;
   Result<qt_tensor> operand(const SourceOperand& source, DType type, Layout layout,
                             std::uint32_t which, std::map<Layout, Stored>& packed);

@@ -64,6 +64,11 @@ Status Memory::read(std::vector<unsigned char>& out) const {
   return bytes_ > 0 ? backend_->download(out.data(), data(), bytes_) : Status();
 }
 
+Status Memory::read_part(std::int64_t offset, std::span<unsigned char> out) const {
+  return backend_->download(out.data(), static_cast<const unsigned char*>(data()) + offset,
+                            static_cast<std::int64_t>(out.size()));
+}
+
 Status Memory::check_guards(std::string_view name) const {
   if (!base_) return {};
   std::vector<unsigned char> guard(kGuard);

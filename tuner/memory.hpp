@@ -38,6 +38,7 @@ class Memory {
   Result<std::vector<unsigned char>> read() const;
   /// Into memory that may have served before: large buffers cost most when they are new.
   Status read(std::vector<unsigned char>& out) const;
+  Status read_part(std::int64_t offset, std::span<unsigned char> out) const;
   /// Fails when a byte before or behind was written.
   Status check_guards(std::string_view name) const;
 

@@ -70,18 +70,27 @@ struct Times {
   double least = 0, median = 0;
 };
 
-// Microseconds of one `work`, called `count` times a burst.
-Times time(int count, CUstream stream, const std::function<void(int)>& work) {
-  std::vector<double> all;
-  for (int burst = 0; burst < 61; ++burst) {
-    check(api->cuStreamSynchronize(stream), "wait");
-    const auto begin = std::chrono::steady_clock::now();
-    for (int i = 0; i < count; ++i) work(i);
-    const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
-    all.push_back(took.count() / count);
+// Microseconds of one call of each, in bursts by turns, so that drift falls on all alike. A burst
+// is short enough for the device's queue to take it whole.
+std::vector<Times> time(CUstream stream, const std::vector<std::function<void(int)>>& all) {
+  constexpr int kCount = 24, kRounds = 201;
+  std::vector<std::vector<double>> seen(all.size());
+  for (int round = 0; round < kRounds; ++round)
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const auto& work = all[(i + static_cast<std::size_t>(round)) % all.size()];
+      check(api->cuStreamSynchronize(stream), "wait");
+      const auto begin = std::chrono::steady_clock::now();
+      for (int call = 0; call < kCount; ++call) work(call);
+      const std::chrono::duration<double, std::micro> took =
+          std::chrono::steady_clock::now() - begin;
+      seen[(i + static_cast<std::size_t>(round)) % all.size()].push_back(took.count() / kCount);
+    }
+  std::vector<Times> out;
+  for (auto& one : seen) {
+    std::sort(one.begin(), one.end());
+    out.push_back({one.front(), one[one.size() / 2]});
   }
-  std::sort(all.begin(), all.end());
-  return {all.front(), all[all.size() / 2]};
+  return out;
 }
 
 void* allocate(std::int64_t bytes) {
@@ -93,7 +102,6 @@ void* allocate(std::int64_t bytes) {
 
 void measure(qturn_context* context, const char* name, const qturn_problem& problem,
              CUstream stream) {
-  constexpr int kCount = 100;
   qturn_plan* plan = nullptr;
   must(qturn_prepare(context, &problem, &plan));
   const auto m = problem.m.hi, n = problem.n.hi, k = problem.k.hi;
@@ -130,17 +138,21 @@ void measure(qturn_context* context, const char* name, const qturn_problem& prob
   must(qturn_run(plan, &args[0]));
   api->cuLaunchKernelEx = launch_kernel;
 
-  const auto bare = time(kCount, stream, [](int) {
-    for (auto& one : recorded)
-      check(launch_kernel(&one.config, one.kernel, one.parameters.data(), nullptr), "launch");
-  });
-  const auto same = time(kCount, stream, [&](int) { must(qturn_run(plan, &args[0])); });
-  const auto fresh = time(kCount, stream, [&](int i) { must(qturn_run(plan, &args[i % 2])); });
+  const auto times = time(
+      stream, {[](int) {
+                 for (auto& one : recorded)
+                   check(launch_kernel(&one.config, one.kernel, one.parameters.data(), nullptr),
+                         "launch");
+               },
+               [&](int) { must(qturn_run(plan, &args[0])); },
+               [&](int i) { must(qturn_run(plan, &args[i % 2])); }});
+  const auto &bare = times[0], &same = times[1], &fresh = times[2];
   std::printf(
-      "%-34s %zu launches  bare %.3f (%.3f)  run %.3f (%.3f)  new pointers %.3f (%.3f)  "
-      "run - bare %+.3f  new pointers - bare %+.3f\n",
+      "%-38s %zu launches  bare %.3f (%.3f)  run %.3f (%.3f)  new pointers %.3f (%.3f)  run - bare "
+      "%+.3f (%+.3f)  new pointers - bare %+.3f (%+.3f)\n",
       name, recorded.size(), bare.least, bare.median, same.least, same.median, fresh.least,
-      fresh.median, same.median - bare.median, fresh.median - bare.median);
+      fresh.median, same.least - bare.least, same.median - bare.median, fresh.least - bare.least,
+      fresh.median - bare.median);
   check(api->cuStreamSynchronize(stream), "wait");
   if (weight) qturn_weight_destroy(weight);
   qturn_plan_destroy(plan);
@@ -177,6 +189,16 @@ int main() {
   p.a_type = p.b_type = p.d_type = QTURN_BF16;
   p.rotation = 32;
   std::printf("microseconds of the host a call: least (median)\n");
+  const auto asking = time(stream, {[](int) {
+                                      CUdevice of = -1;
+                                      api->cuCtxGetDevice(&of);
+                                    },
+                                    [](int) {
+                                      CUcontext current = nullptr;
+                                      api->cuCtxGetCurrent(&current);
+                                    }});
+  std::printf("of it cuCtxGetDevice %.3f, cuCtxGetCurrent %.3f\n", asking[0].median,
+              asking[1].median);
   measure(context, "hadamard_gemm exact", p, stream);
   p.contract = QTURN_FAST;
   measure(context, "hadamard_gemm fast", p, stream);

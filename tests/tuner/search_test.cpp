@@ -91,3 +91,21 @@ TEST_CASE("the number of candidates is bounded") {
   auto strategy = in_predicted_order(space(), {4, 100});
   CHECK(strategy->next({}, 100).size() == 4);
 }
+
+TEST_CASE("the best of every family that multiplies comes before the rest of any") {
+  Recipe recipe;
+  recipe.contract = Contract::fast;
+  recipe.spread = Spread::narrow;
+  Space s;
+  s.problem = linear_problem({"layer", 4096, 4096, 1}, Role::fprop, Extent::exactly(8192), recipe);
+  s.target = *parse_target("sm_90a");
+  s.target.shared_bytes = 232448;
+  s.plans = plans(s.problem, s.target, 20000);
+  std::set<std::string> families, early;
+  for (const auto& plan : s.plans) families.insert(plan.main_step().variant.family);
+  REQUIRE(families.size() >= 3);
+  const auto first = in_predicted_order(s, {})->next({}, 16);
+  for (const auto& plan : first) early.insert(plan.main_step().variant.family);
+  CHECK(early == families);
+  CHECK(first.front() == s.plans.front());
+}
