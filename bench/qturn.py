@@ -105,8 +105,8 @@ class Library:
         return struct
 
     def problem(self, op, m, k, n=None, role="none", **members):
-        """Extents are a number, or (lo, hi). Other members by their name in qturn.h, types and layouts
-        by name."""
+        """Extents are a number, or (lo, hi). Other members by their name in qturn.h, types and
+        layouts by name."""
         p = self._initialised(Problem(), "qturn_problem_init")
         p.op = OPS[op]
         p.role = ROLES[role]

@@ -14,6 +14,8 @@
 #include "runtime/cuda/compiler.hpp"
 #include "runtime/cuda/driver_api.hpp"
 #include "runtime/cuda/kernel.hpp"
+#include "runtime/cuda/scopes.hpp"
+#include "runtime/cuda/timing.hpp"
 
 namespace quarterturn::cuda {
 namespace {
@@ -30,128 +32,6 @@ std::string arch_of(int major, int minor) {
   const char* suffix = capability >= 100 ? "f" : capability == 90 ? "a" : "";
   return fmt::format("sm_{}{}", capability, suffix);
 }
-
-// Whether the calling thread's current context is one of this device.
-bool has_context(const DriverApi& api, CUdevice device) {
-  CUdevice of = -1;
-  return api.cuCtxGetDevice(&of) == kSuccess && of == device;
-}
-
-// Makes a context of our device current for the scope, where the caller has none of that device.
-class ContextScope {
- public:
-  ContextScope(const DriverApi& api, CUdevice device, CUcontext primary) : api_(api) {
-    if (!has_context(api, device)) pushed_ = api.cuCtxPushCurrent(primary) == kSuccess;
-  }
-  ~ContextScope() {
-    CUcontext ignored = nullptr;
-    if (pushed_) api_.cuCtxPopCurrent(&ignored);
-  }
-  ContextScope(const ContextScope&) = delete;
-  ContextScope& operator=(const ContextScope&) = delete;
-
- private:
-  const DriverApi& api_;
-  bool pushed_ = false;
-};
-
-// Lets the thread load code and take memory while some stream is captured in global mode, which
-// would else break that capture: nothing here touches a captured stream.
-class RelaxedScope {
- public:
-  explicit RelaxedScope(const DriverApi& api) : api_(api) {
-    exchanged_ = api_.cuThreadExchangeStreamCaptureMode(&mode_) == kSuccess;
-  }
-  ~RelaxedScope() {
-    if (exchanged_) api_.cuThreadExchangeStreamCaptureMode(&mode_);
-  }
-  RelaxedScope(const RelaxedScope&) = delete;
-  RelaxedScope& operator=(const RelaxedScope&) = delete;
-
- private:
-  const DriverApi& api_;
-  int mode_ = kCaptureRelaxed;
-  bool exchanged_ = false;
-};
-
-class EventClock final : public Stopwatch {
- public:
-  EventClock(const DriverApi& api, CUdevice device, CUcontext primary)
-      : api_(api), device_(device), primary_(primary) {
-    api_.cuEventCreate(&begin_, 0);
-    api_.cuEventCreate(&end_, 0);
-  }
-  ~EventClock() override {
-    const ContextScope scope(api_, device_, primary_);
-    api_.cuEventDestroy(begin_);
-    api_.cuEventDestroy(end_);
-  }
-  EventClock(const EventClock&) = delete;
-  EventClock& operator=(const EventClock&) = delete;
-
-  void start(void* stream) override {
-    const ContextScope scope(api_, device_, primary_);
-    api_.cuEventRecord(begin_, static_cast<CUstream>(stream));
-  }
-  double stop(void* stream) override {
-    const ContextScope scope(api_, device_, primary_);
-    api_.cuEventRecord(end_, static_cast<CUstream>(stream));
-    if (api_.cuEventSynchronize(end_) != kSuccess) return std::nan("");
-    float milliseconds = 0;
-    if (api_.cuEventElapsedTime(&milliseconds, begin_, end_) != kSuccess) return std::nan("");
-    return milliseconds * 1e-3;
-  }
-
- private:
-  const DriverApi& api_;
-  CUdevice device_;
-  CUcontext primary_;
-  CUevent begin_ = nullptr, end_ = nullptr;
-};
-
-class GraphRecording final : public Recording {
- public:
-  GraphRecording(const DriverApi& api, CUdevice device, CUcontext primary)
-      : api_(api), device_(device), primary_(primary) {}
-  ~GraphRecording() override {
-    const ContextScope scope(api_, device_, primary_);
-    if (exec_) api_.cuGraphExecDestroy(exec_);
-    if (graph_) api_.cuGraphDestroy(graph_);
-  }
-  GraphRecording(const GraphRecording&) = delete;
-  GraphRecording& operator=(const GraphRecording&) = delete;
-
-  Status capture(const std::function<Status(void* stream)>& calls) {
-    const ContextScope scope(api_, device_, primary_);
-    CUstream stream = nullptr;
-    constexpr unsigned int kNonBlocking = 1;
-    if (auto status = api_.check(api_.cuStreamCreate(&stream, kNonBlocking), "stream");
-        !status.ok())
-      return status;
-    Status status = api_.check(api_.cuStreamBeginCapture(stream, kCaptureRelaxed), "begin capture");
-    if (status.ok()) {
-      status = calls(stream);
-      const auto ended = api_.check(api_.cuStreamEndCapture(stream, &graph_), "end capture");
-      if (status.ok()) status = ended;
-    }
-    if (status.ok())
-      status = api_.check(api_.cuGraphInstantiateWithFlags(&exec_, graph_, 0), "instantiate");
-    api_.cuStreamDestroy(stream);
-    return status;
-  }
-
-  Status start(void* stream) override {
-    const ContextScope scope(api_, device_, primary_);
-    return api_.check(api_.cuGraphLaunch(exec_, static_cast<CUstream>(stream)), "start a graph");
-  }
-
- private:
-  const DriverApi& api_;
-  CUdevice device_;
-  CUcontext primary_;
-  CUgraph graph_ = nullptr;
-  CUgraphExec exec_ = nullptr;
-};
 
 class CudaBackend final : public Backend {
  public:

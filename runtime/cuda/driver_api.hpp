@@ -104,7 +104,7 @@ constexpr int kDeviceSharedOptIn = 97;
   X(cuMemFreeHost, (void* memory))                                                                 \
   X(cuMemcpyHtoD, (CUdeviceptr to, const void* from, std::size_t bytes))                           \
   X(cuMemcpyDtoH, (void* to, CUdeviceptr from, std::size_t bytes))                                 \
-  X(cuMemcpyDtoHAsync, (void* to, CUdeviceptr from, std::size_t bytes, CUstream stream))            \
+  X(cuMemcpyDtoHAsync, (void* to, CUdeviceptr from, std::size_t bytes, CUstream stream))           \
   X(cuMemsetD8Async,                                                                               \
     (CUdeviceptr memory, unsigned char value, std::size_t bytes, CUstream stream))                 \
   X(cuMemcpyDtoDAsync, (CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream))     \
