@@ -1,5 +1,5 @@
 // cuda_quantize: high precision to MXFP4 in one pass, packed or expanded
-// (templates/cuda/quantize.h).
+// (templates/cuda/quantize.h, quantize_tiles.h, quantize_squares.h).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,14 +11,18 @@
 namespace quarterturn::cuda {
 namespace {
 
-constexpr std::int64_t kBand = 256;        // rows whose work blocks take together
-constexpr std::int64_t kBandColumns = 64;  // columns of a column-wise tile of a band
+constexpr std::int64_t kBand = 256;                 // rows whose work blocks take together
+constexpr std::int64_t kBandColumns = 64;           // columns of a column-wise tile of a band
+constexpr std::int64_t kSquareBytes = 32 * 33 * 4;  // of a warp of quantize_squares.h
 // Of quantize_tiles.h.
 constexpr std::int64_t kTileRows = 128, kTileColumns = 64;
 
 // Whether X comes to shared memory tile by tile: not for row-wise copies alone, nor for rotations
 // that are longer than a tile.
+bool is_square(const Problem& p) { return p.scale_block == ScaleBlock::b32x32; }
+
 bool tiled(const Problem& p) {
+  if (is_square(p)) return false;
   return (p.copies == Copies::columns && p.rotation <= kTileRows) ||
          (p.copies == Copies::both && p.rotation <= kTileColumns);
 }
@@ -34,13 +38,13 @@ class Quantize final : public Family {
     if (capability(t) < 80) return "needs sm_80 or later";
     if (p.op != Op::quantize) return "quantises: op = quantize";
     if (p.grouping != Grouping::none) return "has no grouped form";
-    if (p.scale_block != ScaleBlock::b1x32) return "has no 32x32 scale blocks";
     switch (p.d_layout) {
       case Layout::plain:
       case Layout::scales_128x4:
         return {};
       case Layout::e5m2:
       case Layout::int8_rows:
+        if (is_square(p)) return "expands 1x32 scale blocks only";
         if (p.copies != Copies::rows)
           return "expands rows only: the largest scale of a column is known after the last row";
         return refuse_length(p, t);
@@ -51,12 +55,17 @@ class Quantize final : public Family {
 
   std::vector<Parameter> parameters(const Problem& p, const Target&) const override {
     std::vector<std::int64_t> threads = {256};
-    if (p.copies == Copies::rows) threads = {128, 256, 512};
-    // The short encodings of encode.h fit 80 registers; the others, and bands, need more.
+    if (p.copies == Copies::rows || is_square(p)) threads = {128, 256, 512};
+    if (is_expanded(p.d_layout) && p.m.hi <= 64) threads = {512, 1024, 256};
+    // The short encodings of encode.h fit 64 registers, longer rotations 80; the others, and bands,
+    // need more.
     const bool fits = (p.copies == Copies::rows || tiled(p)) &&
                       (p.a_rounding == Rounding::rne || p.a_rounding == Rounding::sr16);
+    const bool longer = (p.copies == Copies::rows && p.rotation > 32) ||
+                        (p.copies == Copies::both && p.rotation == 0);
     std::vector<std::int64_t> resident = {2};
-    if (fits) resident = {3, 4, 2};
+    if (fits) resident = {4, 3, 2};
+    if (fits && longer) resident = {3, 2};
     return {{"threads", threads, ParameterStage::compile, "of a block"},
             {"resident", resident, ParameterStage::compile,
              "times 256 threads that an SM should hold: bounds their registers"}};
@@ -64,6 +73,7 @@ class Quantize final : public Family {
 
   std::string illegal(const Problem& p, const Target& t, const Variant& v) const override {
     const auto threads = v.value("threads");
+    if (threads > 512 && v.value("resident") < 4) return "1024 threads have 64 registers each";
     if (is_expanded(p.d_layout) && ExpandedRows(p, threads).shared_bytes(p.k.hi) > t.shared_bytes)
       return "its rows do not fit shared memory";
     return {};
@@ -71,8 +81,9 @@ class Quantize final : public Family {
 
   Source emit(const Problem& p, const Target& t, const Variant& v) const override {
     const std::string name =
-        fmt::format("quarterturn_quantize_{}_{}_h{}_{}_{}_{}", name_of(p.copies), name_of(p.a_type),
-                    p.rotation, name_of(p.scale_rule), name_of(p.a_rounding), name_of(p.d_layout));
+        fmt::format("quarterturn_quantize_{}_{}_{}_{}_{}_{}", name_of(p.copies), name_of(p.a_type),
+                    is_square(p) ? "squares" : fmt::format("h{}", p.rotation),
+                    name_of(p.scale_rule), name_of(p.a_rounding), name_of(p.d_layout));
     ConfigText text;
     const auto choice = [&text](std::string_view type, std::string_view field,
                                 std::string_view value, std::string_view comment) {
@@ -97,6 +108,8 @@ class Quantize final : public Family {
     }
     const auto blocks = std::max<std::int64_t>(1, v.value("resident") * 256 / threads);
     const EntryShape entry{name, static_cast<int>(threads), static_cast<int>(blocks), {}};
+    if (is_square(p))
+      return text.source(p, t, v, "cuda/quantize_squares.h", "quantize_squares", entry);
     if (tiled(p)) return text.source(p, t, v, "cuda/quantize_tiles.h", "quantize_tiles", entry);
     return text.source(p, t, v, "cuda/quantize.h", "quantize", entry);
   }
@@ -110,6 +123,10 @@ class Quantize final : public Family {
       const ExpandedRows rows(p, v.value("threads"));
       blocks = ceil_div(args.m, rows.rows_of_block());
       out.shared_bytes = rows.shared_bytes(args.k);
+    } else if (is_square(p)) {
+      const auto warps = v.value("threads") / 32;
+      blocks = ceil_div(ceil_div(args.m, 32) * ceil_div(args.k, 32), warps);
+      if (p.copies != Copies::rows) out.shared_bytes = warps * kSquareBytes;
     } else if (tiled(p)) {
       const auto all = ceil_div(args.m, kTileRows) * ceil_div(args.k, kTileColumns);
       blocks = std::min(all, units * v.value("resident"));

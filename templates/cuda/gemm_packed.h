@@ -5,9 +5,10 @@
 // A tile is 64 * `stripes` weights by `tokens` tokens. All tiles' K, cut into units of `chunks` *
 // 128, is shared out evenly: a block takes a run of units, and so may hold the end of one tile,
 // whole ones, and the beginning of another. Who holds a tile's last unit finishes it: the others
-// leave their sums in the workspace and raise a flag. A block waits for lower ones only, which have
-// started before it. Flags are 64 bits that random memory does not hold, and are lowered after
-// use, so that the workspace needs no preparation.
+// leave their sums in the workspace and raise a flag. A block begins with what others wait for, the
+// beginning of its last tile. It waits for lower ones only, which have started before it. Flags are
+// 64 bits that random memory does not hold, and are lowered after use, so that the workspace needs
+// no preparation.
 //
 // Four warp groups multiply, in `stripes` stripes and 4 / stripes parts of K; a thread of the fifth
 // brings units through a ring of `stages`. It starts on weights before the kernel that quantises A
@@ -62,6 +63,12 @@ struct Work {
     begin = begin_of(block_index());
     end = begin_of(block_index() + 1);
   }
+  /// This block's i-th unit: those of a last tile that others finish come first.
+  QT_FN u32 unit_at(u32 i) const {
+    const u32 start = end / units_of_tile * units_of_tile;  // of a tile that goes on behind `end`
+    const u32 first = start > begin ? end - start : 0u;
+    return i < first ? start + i : begin + (i - first);
+  }
   QT_FN u32 begin_of(u32 block) const { return u32(u64(total) * block / block_count()); }
   QT_FN u32 first_stripe(u32 tile) const { return tile / token_tiles * Config::stripes; }
   QT_FN u32 first_token(u32 tile) const { return tile % token_tiles * Config::tokens; }
@@ -101,15 +108,16 @@ QT_FN void bring(const qt_args& args, const qt_tensor_map& a_map, const Work<Con
                 i32(work.first_token(tile)), 0);
   };
   // The first round of the ring is empty.
-  const u32 ahead = min_u32(work.end - work.begin, Config::stages);
-  for (u32 i = 0; i < ahead; ++i) weights(work.begin + i, i);
+  const u32 count = work.end - work.begin;
+  const u32 ahead = min_u32(count, Config::stages);
+  for (u32 i = 0; i < ahead; ++i) weights(work.unit_at(i), i);
   wait_for_previous();
-  for (u32 i = 0; i < ahead; ++i) tokens(work.begin + i, i);
+  for (u32 i = 0; i < ahead; ++i) tokens(work.unit_at(i), i);
   u32 stage = 0, parity = 0;
-  for (u32 unit = work.begin + ahead; unit < work.end; ++unit) {
+  for (u32 i = ahead; i < count; ++i) {
     barrier_wait(base + S::empty_at + 8u * stage, parity);
-    weights(unit, stage);
-    tokens(unit, stage);
+    weights(work.unit_at(i), stage);
+    tokens(work.unit_at(i), stage);
     if (++stage == Config::stages) {
       stage = 0;
       parity ^= 1u;
@@ -175,11 +183,13 @@ QT_FN void multiply(const qt_args& args, const Work<Config>& work, u32 base) {
 
   u32 stage = 0, parity = 0;
   bool owes = false;  // a first tile to finish
-  for (u32 unit = work.begin; unit < work.end;) {
+  for (u32 done = 0; done < work.end - work.begin;) {
+    u32 unit = work.unit_at(done);
     const u32 tile = unit / work.units_of_tile;
     const u32 tile_end = (tile + 1u) * work.units_of_tile;
     const u32 end = min_u32(tile_end, work.end);
     const bool from_start = unit == tile * work.units_of_tile;
+    done += end - unit;
     // References of this thread's rows; unfit ones decode to numbers that nobody uses.
     const u32 weight0 =
         (work.first_stripe(tile) + stripe) * kStripe + thread / 32u * 16u + lane / 4u;

@@ -18,7 +18,7 @@ QT_FN SignMask signs_of(const qt_args& args) {
     constexpr int words = Config::rotation > 32 ? Config::rotation / 32 : 1;
     const SignMask all = sign_mask_from_seed(args.sign_seed);
     QT_UNROLL
-    for (int i = 0; i < words; ++i) mask.word[i] = kept(all.word[i]);
+    for (int i = 0; i < words; ++i) mask.word[i] = words > 2 ? all.word[i] : kept(all.word[i]);
   }
   if constexpr (Config::signs == Signs::fixed) {
     QT_UNROLL

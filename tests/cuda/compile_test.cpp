@@ -73,6 +73,12 @@ Problem packed_problem(std::int64_t tokens, DType d_type) {
   return p;
 }
 
+Problem squares_problem(DType type, Rounding rounding) {
+  auto p = quantize_problem(type, 0, ScaleRule::rceil, rounding, Copies::both, Layout::plain);
+  p.scale_block = ScaleBlock::b32x32;
+  return p;
+}
+
 std::vector<Problem> problems() {
   auto full = gemm_problem(Contract::fast, Spread::any, DType::bf16, Extent::exactly(4096));
   full.bias = Bias::per_column;
@@ -95,6 +101,8 @@ std::vector<Problem> problems() {
                        Layout::e5m2),
       quantize_problem(DType::f16, 128, ScaleRule::ceil, Rounding::rne, Copies::rows,
                        Layout::int8_rows),
+      squares_problem(DType::bf16, Rounding::sr16),
+      squares_problem(DType::f32, Rounding::half_away),
       packed_problem(8, DType::bf16),
       packed_problem(16, DType::f16),
       packed_problem(64, DType::bf16),

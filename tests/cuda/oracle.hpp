@@ -24,6 +24,7 @@ inline reference::QuantizeSpec spec_of(const Problem& p, Rounding rounding, cons
   spec.rule = static_cast<reference::ScaleRule>(p.scale_rule);
   spec.rounding = static_cast<reference::Rounding>(rounding);
   spec.rotation = p.rotation;
+  spec.block = static_cast<reference::ScaleBlock>(p.scale_block);
   spec.signs = static_cast<reference::Signs>(p.signs);
   for (std::size_t i = 0; i < 8; ++i) spec.sign_mask[i] = args.sign_mask[i];
   spec.sign_seed = args.sign_seed;

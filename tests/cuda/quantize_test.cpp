@@ -182,6 +182,12 @@ Problem problem(DType type, std::int32_t g, Signs signs, ScaleRule rule, Roundin
   return p;
 }
 
+Problem squares(DType type, ScaleRule rule, Rounding rounding, Copies copies, Layout layout) {
+  auto p = problem(type, 0, Signs::none, rule, rounding, copies, layout);
+  p.scale_block = ScaleBlock::b32x32;
+  return p;
+}
+
 // Every value of every field at least once, the common ones in most combinations.
 std::vector<Problem> problems() {
   using enum ScaleRule;
@@ -217,6 +223,11 @@ std::vector<Problem> problems() {
       problem(f16, 0, none, floor, rne, rows, e5m2),
       problem(bf16, 32, fixed, rceil, rne, rows, int8),
       problem(bf16, 128, none, rceil, sr16, rows, int8),
+      squares(bf16, rceil, rne, both, plain),
+      squares(f32, ceil, sr16, both, tiled),
+      squares(f16, floor, rne, rows, plain),
+      squares(bf16, even, Rounding::half_away, columns, plain),
+      squares(f32, rceil, Rounding::sr22, both, plain),
   };
 }
 
