@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <functional>
+#include <thread>
 
 #include "cache/file_lock.hpp"
 #include "runtime/cpu/features.hpp"
@@ -17,6 +19,35 @@ namespace {
 // Assumed until this machine has compiled something.
 constexpr double kCompileSeconds = 1.5;
 constexpr double kTrialSeconds = 0.5;
+constexpr std::size_t kAheadSpace = 20000;  // plans, as a problem's own search sees them
+
+/// Compiles what the next problem will try first, while kernels of this one are admitted and timed
+/// on a GPU, which leaves most of the host idle. What is not done when it ends, that problem
+/// compiles itself.
+class CompileAhead {
+ public:
+  CompileAhead(Context& context, const Problem& problem, const SessionOptions& options)
+      : thread_([this, &context, problem, &options] {
+          Space space{problem,
+                      context.backend().device().target,
+                      context.enabled_plans(problem, kAheadSpace),
+                      {}};
+          const auto plans = in_predicted_order(space, options.order)->next({}, options.batch);
+          compile_plans(context.backend(), problem, plans,
+                        std::max<std::size_t>(1, options.jobs / 2),
+                        [this] { return stop_.load(); });
+        }) {}
+  ~CompileAhead() {
+    stop_ = true;
+    thread_.join();
+  }
+  CompileAhead(const CompileAhead&) = delete;
+  CompileAhead& operator=(const CompileAhead&) = delete;
+
+ private:
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
 
 bool is_unfinished(const Winner& winner) {
   return winner.certificate.find("search=unfinished") != std::string::npos;
@@ -153,6 +184,8 @@ std::vector<Tuned> Session::run(const std::vector<Item>& items,
         (*winner)->choice == Choice::tuned ? "tuned before" : "the default was found best before";
     return tuned;
   };
+  std::unique_ptr<CompileAhead> next;
+  const bool compile_ahead = context_.backend().device().target.vendor != Vendor::cpu;
   std::size_t left = 0, worked = 0;
   for (const auto& item : items) left += !cached(item).has_value();
 
@@ -197,6 +230,10 @@ std::vector<Tuned> Session::run(const std::vector<Item>& items,
         const double share =
             (options_.time_limit - elapsed) / static_cast<double>(std::max<std::size_t>(1, left));
         const double deadline = options_.time_limit > 0 ? clock.now() + std::max(share, 1e-3) : 0;
+        next.reset();
+        for (std::size_t j = i + 1; compile_ahead && j < items.size() && !next; ++j)
+          if (!cached(items[j]))
+            next = std::make_unique<CompileAhead>(context_, items[j].problem, options_);
         ProblemTuner tuner(context_, options_, campaign_, items[i], deadline, report);
         known = tuner.tune();
         ++worked;
