@@ -190,7 +190,8 @@ TEST_CASE(
   CHECK(static_cast<std::int64_t>(held.size()) == home.info("quarantined"));
   // Whatever was held to be faster, it is one of those that are right.
   const auto plan = line.at("plan").get<std::string>();
-  CHECK((plan == standard || plan.find("prefetch=" + prefetch) != std::string::npos));
+  if (plan.find("cpu_gemm/") != std::string::npos)
+    CHECK_MESSAGE(plan.find("prefetch=" + prefetch) != std::string::npos, plan);
   CHECK(run({"check"}).code == 0);
 }
 
