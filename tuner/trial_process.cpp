@@ -178,6 +178,12 @@ Result<json> TrialProcess::request(const json& what, std::size_t candidate, mill
       buffer_.erase(0, end + 1);
       auto answer = json::parse(line, nullptr, false);
       if (!answer.is_object()) return lost(candidate, Loss::hung, limit);
+      if (answer.value("lost", false)) {
+        losses_[candidate] = Loss::crashed;
+        stop();
+        return Status(Code::launch_failed,
+                      "crashed on the device: " + answer.value("message", std::string()));
+      }
       return answer;
     }
     if (options_.interrupted && options_.interrupted()) {

@@ -102,6 +102,9 @@ class Server {
     return object_of(Status(Code::invalid_argument, fmt::format("unknown request '{}'", action)));
   }
 
+  /// Whether the device still works, once all that was enqueued is done.
+  Status device() { return backend_ ? backend_->synchronize() : Status(); }
+
  private:
   json admit(std::size_t candidate) {
     const Verdict verdict = trials_->admit(candidate);
@@ -133,9 +136,16 @@ int serve_trials(int in, int out) {
   try {
     status = server.begin(json::parse(line));
     while (lines.next(line)) {
-      const json answer = status.ok() ? server.answer(json::parse(line)) : object_of(status);
+      json answer = status.ok() ? server.answer(json::parse(line)) : object_of(status);
+      // A kernel that faults takes the device's context along: nothing runs in this process again.
+      const Status device = status.ok() ? server.device() : Status();
+      if (!device.ok()) {
+        answer = object_of(Status(Code::launch_failed, device.message()));
+        answer["lost"] = true;
+      }
       if (!write_all(out, answer.dump(-1, ' ', true, json::error_handler_t::replace) + "\n"))
         return 0;
+      if (!device.ok()) return 0;
     }
   } catch (const json::exception& error) {
     write_all(out, object_of(Status(Code::invalid_argument, error.what())).dump() + "\n");

@@ -177,6 +177,7 @@ Result<double> LocalTrials::run(std::size_t candidate, std::size_t size, std::in
   }
   const double seconds = stopwatch_->stop(nullptr);
   if (!status.ok()) return status;
+  if (std::isnan(seconds)) return Status(Code::launch_failed, "the device lost its clock");
   if (!recording) return seconds;
   return seconds * static_cast<double>(repeats) / static_cast<double>(starts * kUnrolled);
 }
