@@ -9,6 +9,12 @@ function(qturn_warnings target)
   endif()
 endfunction()
 
+# For files that give their own local helpers the same names: each is compiled alone, also where a
+# preset joins the files of a target (CMAKE_UNITY_BUILD).
+function(qturn_compile_alone target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
+endfunction()
+
 function(qturn_library name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})
   add_library(${name} OBJECT ${arg_SOURCES})

@@ -9,8 +9,6 @@
 namespace quarterturn {
 namespace {
 
-bool multiplies(Op op) { return op == Op::gemm || op == Op::hadamard_gemm; }
-
 DType type_of(const Problem& p, bool is_b) { return is_b ? p.b_type : p.a_type; }
 
 // What a step leaves of an operand: MXFP4 [rows, k] in a layout.
@@ -188,7 +186,7 @@ std::vector<Plan> enumerate(const Problem& p, const Target& t, std::size_t limit
   };
   std::vector<Ranked> ranked;
   for (auto& choice : choices(p, t, reasons)) ranked.push_back({std::move(choice), true});
-  if (multiplies(p.op)) {
+  if (p.op == Op::gemm || p.op == Op::hadamard_gemm) {
     const auto whole = ranked.size();
     for (auto& choice : choices(multiply_problem(p, Layout::chosen, Layout::chosen), t, reasons))
       ranked.push_back({std::move(choice), false});

@@ -62,10 +62,6 @@ Status check_extent(std::string_view name, const Extent& extent, std::int64_t le
   return {};
 }
 
-bool multiplies(Op op) {
-  return op == Op::gemm || op == Op::hadamard_gemm || op == Op::gemm_quantize;
-}
-
 // A static contraction axis is a feature dimension: a remainder there is the caller's fault. A
 // run-time one counts tokens and is padded.
 Status check_contraction(std::string_view name, const Extent& extent, const Problem& problem) {
@@ -127,6 +123,10 @@ bool clips(ScaleRule rule) {
       return false;
   }
   return true;
+}
+
+bool multiplies(Op op) {
+  return op == Op::gemm || op == Op::hadamard_gemm || op == Op::gemm_quantize;
 }
 
 bool is_stochastic(Rounding rounding) {

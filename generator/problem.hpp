@@ -85,6 +85,8 @@ Status validate(const Problem& problem);
 
 /// True for rules that can push an element beyond the largest code, 6.
 bool clips(ScaleRule rule);
+/// Of two operands.
+bool multiplies(Op op);
 bool is_stochastic(Rounding rounding);
 
 /// The length, in elements, to which a run-time contraction axis is zero-padded inside a quantised

@@ -11,10 +11,6 @@ namespace {
 constexpr std::int64_t kMostStride = std::int64_t{1} << 40;
 constexpr std::uintptr_t kTightAlignment = 64;  // of layouts other than plain
 
-bool multiplies(Op op) {
-  return op == Op::gemm || op == Op::hadamard_gemm || op == Op::gemm_quantize;
-}
-
 Status invalid(std::string message) { return Status(Code::invalid_argument, std::move(message)); }
 
 Status take_size(const char* name, const Extent& range, std::int64_t given, std::int64_t& out) {

@@ -9,10 +9,6 @@ namespace {
 
 constexpr std::size_t kPrebuiltTries = 1000;  // plans, the default first
 
-bool multiplies(Op op) {
-  return op == Op::gemm || op == Op::hadamard_gemm || op == Op::gemm_quantize;
-}
-
 Status with_step(const Status& status, const Step& step) {
   return Status(status.code(), fmt::format("{} ({}): {}", step_name(step.kind), step.variant.text(),
                                            status.message()));

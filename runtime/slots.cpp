@@ -5,10 +5,6 @@
 namespace quarterturn {
 namespace {
 
-bool multiplies(Op op) {
-  return op == Op::gemm || op == Op::hadamard_gemm || op == Op::gemm_quantize;
-}
-
 Slot dense(DType type, std::int64_t rows, std::int64_t columns) {
   return {type, Layout::plain, rows, columns, 1};
 }

@@ -29,10 +29,6 @@ constexpr double kBiasElements = 2e8;  // quantised in the unbiasedness test
 
 Status rejected(std::string reason) { return Status(Code::rejected, std::move(reason)); }
 
-bool one_operand(Op op) {
-  return op == Op::quantize || op == Op::dequantize || op == Op::hadamard || op == Op::pack;
-}
-
 double operations_of(const Sizes& s) {
   return 2.0 * static_cast<double>(s.m) * static_cast<double>(std::max<std::int64_t>(1, s.n)) *
          static_cast<double>(s.k);
@@ -188,7 +184,7 @@ Status Admission::prepare_samples(Case& one, std::int64_t columns) {
   const bool all = operations_of(s) <= kAllWork && quantised <= kAllElements;
   const auto most = [all](std::size_t some) { return all ? std::string::npos : some; };
   one.rows = sample(s.m, most(kMostRows), one.spec.seed);
-  if (one_operand(problem_.op)) return {};
+  if (!multiplies(problem_.op)) return {};
   one.columns = sample(s.n, most(static_cast<std::size_t>(columns)), one.spec.seed + 1);
   for (std::int64_t batch = 0; batch < s.batch; ++batch) {
     one.oracle->prepare(0, batch, one.rows);
@@ -410,7 +406,7 @@ Status Admission::run_case(Case& one, const Executable& executable, Certificate&
   Instance::Packed first_codes;
   // Of large cases only the first inputs' results are compared whole and with a second run's.
   const Sizes& s = one.spec.sizes;
-  one.sampled = !codes && !one_operand(problem_.op) && &one != cases_.front().get() &&
+  one.sampled = !codes && multiplies(problem_.op) && &one != cases_.front().get() &&
                 s.m * s.n * s.batch > kLargeOutputs;
   const int turns = one.sampled ? 1 : 2;
   for (int turn = 0; turn < turns; ++turn) {
@@ -438,7 +434,7 @@ Status Admission::run_case(Case& one, const Executable& executable, Certificate&
   if (certificate.repeatable == 0 && problem_.repro != Reproducibility::any)
     return rejected("two runs on the same inputs gave different bits");
   if (codes) return check_quantized_result(one, certificate);
-  if (one_operand(problem_.op))
+  if (!multiplies(problem_.op))
     return Status(Code::not_supported,
                   fmt::format("op {} cannot be checked yet", name_of(problem_.op)));
   // Codes first: a wrong code is the better explanation of a wrong output.

@@ -17,10 +17,6 @@ namespace {
 
 constexpr std::int64_t kExtraColumns = 16;  // between rows that are parts of wider matrices
 
-bool one_operand(Op op) {
-  return op == Op::quantize || op == Op::dequantize || op == Op::hadamard || op == Op::pack;
-}
-
 // Notices a changed bit and names no content: hundreds of megabytes are compared for each plan.
 std::uint64_t fingerprint(const std::vector<unsigned char>& bytes) {
   std::atomic<std::uint64_t> sum{bytes.size()};
@@ -100,7 +96,7 @@ void Instance::describe_sources() {
   };
   a_ = source(spec_.a_profile, 1, p.a_type, p.a_major, s.m);
   a_.special = spec_.special;
-  if (one_operand(p.op)) return;
+  if (!multiplies(p.op)) return;
   b_ = source(spec_.b_profile, 2, p.b_type, p.b_major, s.n);
   if (p.accumulate == Accumulate::accumulate)
     for (std::int64_t batch = 0; batch < s.batch; ++batch)
@@ -255,7 +251,7 @@ Status Instance::allocate_result(const Executable& executable) {
       return status;
     return p.copies == Copies::both ? make(d2_memory_, s.k, s.m) : Status{};
   }
-  const std::int64_t columns = one_operand(p.op) ? s.k : s.n;
+  const std::int64_t columns = !multiplies(p.op) ? s.k : s.n;
   result_ld_ =
       spec_.rows == Rows::wider ? round_up(columns, kExtraColumns) + kExtraColumns : columns;
   auto memory = Memory::allocate(backend_, s.batch * s.m * result_ld_ * bytes_of(p.d_type));
@@ -378,7 +374,7 @@ Status Instance::check_memory(Inputs inputs) const {
 Status Instance::result(Outputs& out) const {
   if (auto status = d_memory_.data.read(scratch_); !status.ok()) return status;
   const Problem& p = spec_.problem;
-  const std::int64_t columns = one_operand(p.op) ? spec_.sizes.k : spec_.sizes.n;
+  const std::int64_t columns = !multiplies(p.op) ? spec_.sizes.k : spec_.sizes.n;
   const std::int64_t size = bytes_of(p.d_type), rows = spec_.sizes.batch * spec_.sizes.m;
   out.type = p.d_type;
   if (result_ld_ == columns) {
@@ -397,7 +393,7 @@ Status Instance::result(Outputs& out) const {
 
 Status Instance::result_rows(const std::vector<std::int64_t>& rows, Outputs& out) const {
   const Problem& p = spec_.problem;
-  const std::int64_t columns = one_operand(p.op) ? spec_.sizes.k : spec_.sizes.n;
+  const std::int64_t columns = !multiplies(p.op) ? spec_.sizes.k : spec_.sizes.n;
   const std::int64_t size = bytes_of(p.d_type);
   out.type = p.d_type;
   out.bytes.resize(static_cast<std::size_t>(spec_.sizes.batch * columns * size) * rows.size());
@@ -454,7 +450,7 @@ std::int64_t Instance::traffic_bytes(const Executable& executable) const {
     return bytes.codes + bytes.scales;
   };
   std::int64_t bytes = operand(p.a_type, executable.a_layout(), s.m);
-  if (one_operand(p.op)) {
+  if (!multiplies(p.op)) {
     const auto copies = p.copies == Copies::both ? 2 : 1;
     const auto packed = operand_bytes(p.d_layout, s.m, s.k, padding_unit(p));
     bytes += p.d_type == DType::mxfp4 ? copies * (packed.codes + packed.scales)

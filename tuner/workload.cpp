@@ -60,10 +60,6 @@ std::string print(const Extent& extent) {
                             : fmt::format("{}..{}", extent.lo, extent.hi);
 }
 
-bool one_operand(Op op) {
-  return op == Op::quantize || op == Op::dequantize || op == Op::hadamard || op == Op::pack;
-}
-
 // Adds what every role shares.
 Problem from_recipe(const Recipe& recipe, Role role) {
   Problem p;
@@ -131,7 +127,7 @@ Layers linear_layers(const Model& model, std::int64_t tp) {
 
 Problem linear_problem(const Linear& linear, Role role, const Extent& tokens,
                        const Recipe& recipe) {
-  if (one_operand(recipe.op)) return one_operand_problem(linear, tokens, recipe);
+  if (!multiplies(recipe.op)) return one_operand_problem(linear, tokens, recipe);
   Problem p = from_recipe(recipe, role);
   p.b_rounding = recipe.b_rounding;
   p.contract = recipe.contract;
@@ -170,7 +166,7 @@ Problem linear_problem(const Linear& linear, Role role, const Extent& tokens,
 Workload make_workload(const Layers& layers, const Recipe& recipe) {
   Workload out;
   out.refused = layers.refused;
-  const auto roles = one_operand(recipe.op) ? std::vector<Role>{Role::none} : recipe.roles;
+  const auto roles = !multiplies(recipe.op) ? std::vector<Role>{Role::none} : recipe.roles;
   for (const Role role : roles)
     for (const auto& linear : layers.linears)
       for (const auto& tokens : recipe.tokens) {
@@ -209,8 +205,8 @@ Result<std::vector<Extent>> parse_tokens(std::string_view text) {
 
 Result<Shape> parse_shape(std::string_view text, Op op) {
   const auto words = split(text, 'x');
-  const std::size_t wanted = one_operand(op) ? 2 : 3;
-  const auto form = one_operand(op) ? "MxK, for example 512x4096"
+  const std::size_t wanted = !multiplies(op) ? 2 : 3;
+  const auto form = !multiplies(op) ? "MxK, for example 512x4096"
                                     : "MxNxK, for example 16x4096x14336 or 1..16x4096x14336";
   if (words.size() != wanted)
     return bad(fmt::format("shape '{}' has {} sizes: op {} takes {}", text, words.size(),
@@ -244,7 +240,7 @@ Result<std::vector<Role>> parse_roles(std::string_view text) {
 
 std::string short_name(const Problem& p) {
   const auto what = p.role == Role::none ? name_of(p.op) : name_of(p.role);
-  if (one_operand(p.op)) return fmt::format("{} {}x{}", what, print(p.m), print(p.k));
+  if (!multiplies(p.op)) return fmt::format("{} {}x{}", what, print(p.m), print(p.k));
   return fmt::format("{} {}x{}x{}", what, print(p.m), print(p.n), print(p.k));
 }
 
