@@ -2,8 +2,8 @@
 //
 // Two shortcuts keep that promise. The factor 1/sqrt(g) and the block's scale, a power of two, are
 // multiplied first: the product with an element rounds as the element's own rotation did, as long
-// as nothing is near the ends of binary32's range. A code to nearest is what an addition rounds to
-// when the other term is so large that its last place is the code's. Blocks near those ends
+// as nothing is near the lower end of binary32's range. A code to nearest is what an addition
+// rounds to when the other term is so large that its last place is the code's. Blocks near that end
 // ("extreme") are done again by the scalar text.
 #ifndef QT_CPU_QUANTIZE_LANES_H
 #define QT_CPU_QUANTIZE_LANES_H
@@ -14,10 +14,10 @@
 namespace qt {
 namespace cpu {
 
-/// Blocks whose largest magnitude lies in [2^-90, 2^100), or is zero or not finite, are not
-/// extreme.
+/// Below 2^-90 a block is extreme, unless it is zero. Nothing is at the other end: a finite amax of
+/// a rotated block is below 2^128 / sqrt(g), and the factor is at least 2 / (sqrt(g) * amax), so it
+/// is not below 2^-126.
 constexpr u32 kLeastPlain = 37u << 23;
-constexpr u32 kBeyondPlain = 227u << 23;
 
 /// Sign bits to flip, an element each, for broadcasting.
 struct SignFlips {
@@ -96,14 +96,13 @@ QT_CPU_INLINE LaneScales<Isa> lane_scales(typename Isa::U amax, ScaleRule rule, 
   const U byte = Isa::minus(Isa::greater(exponent, two), two);
   const U nan = Isa::below(Isa::splat(kInfinity - 1u), amax);
   const U keep = Isa::below(Isa::minus(amax, Isa::splat(1u)), Isa::splat(kInfinity - 1u));
-  const U plain =
-      Isa::below(Isa::minus(amax, Isa::splat(kLeastPlain)), Isa::splat(kBeyondPlain - kLeastPlain));
+  const U tiny = Isa::below(amax, Isa::splat(kLeastPlain));
   const U inverse = Isa::template left<23>(Isa::minus(Isa::splat(kScaleMax), byte));
   LaneScales<Isa> out;
   out.byte = Isa::both(Isa::either(byte, nan), Isa::splat(255u));
   out.keep = keep;
-  out.factor = Isa::mul(Isa::floats(Isa::both(inverse, plain)), norm);
-  out.extreme = Isa::lane_bits(Isa::select(plain, Isa::splat(0u), keep));
+  out.factor = Isa::mul(Isa::floats(Isa::both(inverse, keep)), norm);
+  out.extreme = Isa::lane_bits(Isa::both(keep, tiny));
   return out;
 }
 

@@ -28,12 +28,7 @@ AnyMode compile_any_mode(const Target& target, const std::string& lanes,
   }
   const auto flat = flatten(source);
   REQUIRE_MESSAGE(flat.ok(), flat.status().message());
-  command::TemporaryFolder folder;
-  const auto input = (folder / "any.cpp").string(), output = (folder / "any.so").string();
-  std::ofstream(input) << *flat;
-  const auto outcome =
-      command::run(QTURN_CXX " " + jit::flags_of(target) + " -O2 " + input + " -o " + output);
-  REQUIRE_MESSAGE(outcome.status == 0, outcome.output);
+  const std::string output = jit::compiled(*flat, jit::flags_of(target) + " -O2");
   void* library = dlopen(output.c_str(), RTLD_NOW | RTLD_LOCAL);  // kept to the program's end
   REQUIRE_MESSAGE(library != nullptr, dlerror());
   AnyMode out;
