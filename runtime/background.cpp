@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <new>
 #include <system_error>
 
 namespace quarterturn {
@@ -15,7 +16,7 @@ BackgroundQueue::~BackgroundQueue() {
   if (getpid() != maker_) {
     // Its mutex may be held by a thread that did not come along.
     (void)thread_.release();
-    (void)new std::shared_ptr<Shared>(std::move(shared_));
+    (void)new (std::nothrow) std::shared_ptr<Shared>(std::move(shared_));
     return;
   }
   {

@@ -52,6 +52,7 @@ struct LookupTable::Rank {
   int layer, order;
   std::int64_t width, lo;
 
+  // NOLINTNEXTLINE(modernize-use-nullptr): taken for a null pointer inside <compare>
   auto operator<=>(const Rank&) const = default;
 };
 
