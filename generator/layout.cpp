@@ -43,9 +43,9 @@ OperandBytes operand_bytes(Layout layout, std::int64_t rows, std::int64_t k, std
     case Layout::panel16:
       return {ceil_div(rows, 16) * blocks * 256, ceil_div(rows, 16) * blocks * 16};
     case Layout::permuted: {
-      // A reference a row behind the scales.
+      // Two references a row behind the scales.
       const std::int64_t stripes = round_up(rows, 64), k128 = round_up(padded, 128);
-      return {stripes * k128 / 2, stripes * k128 / 32 + stripes};
+      return {stripes * k128 / 2, stripes * k128 / 32 + 2 * stripes};
     }
     case Layout::chosen:
       return {};

@@ -11,13 +11,18 @@ namespace {
 
 // Constants of gemm_packed.h and permuted.h.
 constexpr std::int64_t kStripe = 64, kChunk = 128, kChunkBytes = 4096 + 256;
-constexpr std::int64_t kGroups = 4;  // warp groups that multiply
+constexpr std::int64_t kLongestInt8 = 131072;  // of K before int32 sums of 96 * 96 could overflow
+constexpr std::int64_t kGroups = 4;            // warp groups that multiply
 constexpr std::uint32_t kThreads = 640;
 constexpr std::int64_t kMostBlocks = 148;  // no Hopper chip has more SMs
 
 class GemmPacked final : public Family {
  public:
-  std::string_view name() const override { return "cuda_gemm_packed"; }
+  explicit GemmPacked(Layout a_layout) : layout_(a_layout) {}
+
+  std::string_view name() const override {
+    return is_int8() ? "cuda_gemm_packed_int8" : "cuda_gemm_packed";
+  }
   std::int32_t revision() const override { return 1; }
   Vendor vendor() const override { return Vendor::nvidia; }
 
@@ -29,10 +34,15 @@ class GemmPacked final : public Family {
     if (p.epilogue != Epilogue::none) return "has no activation in its epilogue";
     if (p.accumulate != Accumulate::overwrite) return "does not add to C";
     if (p.d_layout != Layout::plain) return "writes D row-major";
-    if (p.contract == Contract::exact) return "FP8 accumulation is not contract = exact";
+    if (is_int8() && p.spread == Spread::any)
+      return "its window of 4 binades a row is for spread = narrow (rotated forward operands)";
+    if (!is_int8() && p.contract == Contract::exact)
+      return "FP8 accumulation is not contract = exact";
+    if (is_int8() && p.k.hi > kLongestInt8)
+      return fmt::format("int32 sums hold K up to {}", kLongestInt8);
     if (p.m.hi > 256) return "is for up to 256 tokens: m";
     if (p.k.lo < 1) return "needs k of at least 1";
-    if (auto reason = refuse_layout("a_layout", p.a_layout, Layout::e5m2); !reason.empty())
+    if (auto reason = refuse_layout("a_layout", p.a_layout, layout_); !reason.empty())
       return reason;
     return refuse_layout("b_layout", p.b_layout, Layout::permuted);
   }
@@ -54,7 +64,8 @@ class GemmPacked final : public Family {
         {"stripes", stripes, ParameterStage::compile, "of 64 weights of a tile"},
         {"rounds", {2, 1}, ParameterStage::compile, "chunks of K that a warp group takes a stage"},
         {"stages", {4, 3, 5, 6, 8}, ParameterStage::compile, "in flight"},
-        {"promote", {4, 2}, ParameterStage::compile, "times 128 of K that the tensor core sums"}};
+        {"promote", is_int8() ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{4, 2},
+         ParameterStage::compile, "times 128 of K that the tensor core sums; 0 all of it"}};
   }
 
   std::string illegal(const Problem&, const Target& t, const Variant& v) const override {
@@ -65,10 +76,12 @@ class GemmPacked final : public Family {
   }
 
   Source emit(const Problem& p, const Target& t, const Variant& v) const override {
-    const std::string entry =
-        fmt::format("quarterturn_gemm_packed_{}_{}_{}x{}", name_of(p.role), name_of(p.d_type),
-                    v.value("tokens"), v.value("stripes") * kStripe);
+    const std::string entry = fmt::format(
+        "quarterturn_gemm_packed_{}_{}_{}_{}x{}", is_int8() ? "int8" : "e5m2", name_of(p.role),
+        name_of(p.d_type), v.value("tokens"), v.value("stripes") * kStripe);
     ConfigText text;
+    text.constant("qt::cuda::Expanded", "element",
+                  is_int8() ? "qt::cuda::Expanded::int8" : "qt::cuda::Expanded::e5m2", "of A");
     text.dimension("k", p.k);
     text.constant("long long", "k_unit", fmt::format("{}", padding_unit(p)), "k is padded to");
     text.constant("qt::cuda::DType", "output",
@@ -92,7 +105,7 @@ class GemmPacked final : public Family {
                 std::int64_t units) const override {
     Launch out;
     const auto pitch =
-        packed_stride(Layout::e5m2, round_up(std::max<std::int64_t>(args.k, 1), padding_unit(p)));
+        packed_stride(layout_, round_up(std::max<std::int64_t>(args.k, 1), padding_unit(p)));
     const auto tiles = ceil_div(ceil_div(args.n, kStripe), v.value("stripes")) *
                        ceil_div(args.m, v.value("tokens"));
     // Every block gets a part of the work: waiting for one without any would not end.
@@ -116,7 +129,7 @@ class GemmPacked final : public Family {
     return out;
   }
 
-  Layout a_layout(const Problem&, const Variant&) const override { return Layout::e5m2; }
+  Layout a_layout(const Problem&, const Variant&) const override { return layout_; }
   Layout b_layout(const Problem&, const Variant&) const override { return Layout::permuted; }
 
   // Two tiles' sums and a flag a block.
@@ -126,7 +139,8 @@ class GemmPacked final : public Family {
 
   // As cuda_gemm_e5m2 between promotions; then blocks, one a unit of K at most, add their sums, and
   // so do the parts of K inside them.
-  double relative_error(const Problem&, const Variant& v, std::int64_t k) const override {
+  double relative_error(const Problem& p, const Variant& v, std::int64_t k) const override {
+    if (is_int8()) return Family::relative_error(p, v, k);  // what does not fit
     const auto steps = 4.0 * static_cast<double>(v.value("promote"));
     return (33 * steps + 1) * 0x1p-13 +
            static_cast<double>(ceil_div(k, v.value("promote") * kChunk) +
@@ -147,6 +161,7 @@ class GemmPacked final : public Family {
   }
 
  private:
+  bool is_int8() const { return layout_ == Layout::int8_rows; }
   static std::int64_t chunks(const Variant& v) {
     return v.value("rounds") * kGroups / v.value("stripes");
   }
@@ -157,12 +172,18 @@ class GemmPacked final : public Family {
     return v.value("stages") * (stage + 16) +
            (kGroups / stripes - 1) * stripes * kStripe * tokens * 4;
   }
+
+  Layout layout_;
 };
 
 }  // namespace
 
 const Family& gemm_packed() {
-  static const GemmPacked family;
+  static const GemmPacked family(Layout::e5m2);
+  return family;
+}
+const Family& gemm_packed_int8() {
+  static const GemmPacked family(Layout::int8_rows);
   return family;
 }
 

@@ -12,10 +12,15 @@ namespace {
 
 // Constants of gemm_packed_tiles.h and permuted.h.
 constexpr std::int64_t kStripe = 64, kStripes = 2, kChunk = 128, kChunkBytes = 4096 + 256;
+constexpr std::int64_t kLongestInt8 = 131072;  // of K before int32 sums of 96 * 96 could overflow
 
 class GemmPackedTiles final : public Family {
  public:
-  std::string_view name() const override { return "cuda_gemm_packed_tiles"; }
+  explicit GemmPackedTiles(Layout a_layout) : layout_(a_layout) {}
+
+  std::string_view name() const override {
+    return is_int8() ? "cuda_gemm_packed_tiles_int8" : "cuda_gemm_packed_tiles";
+  }
   std::int32_t revision() const override { return 1; }
   Vendor vendor() const override { return Vendor::nvidia; }
 
@@ -27,19 +32,30 @@ class GemmPackedTiles final : public Family {
     if (p.epilogue != Epilogue::none) return "has no activation in its epilogue";
     if (p.accumulate != Accumulate::overwrite) return "does not add to C";
     if (p.d_layout != Layout::plain) return "writes D row-major";
-    if (p.contract == Contract::exact) return "FP8 accumulation is not contract = exact";
+    if (is_int8() && p.spread == Spread::any)
+      return "its window of 4 binades a row is for spread = narrow (rotated forward operands)";
+    if (!is_int8() && p.contract == Contract::exact)
+      return "FP8 accumulation is not contract = exact";
+    if (is_int8() && p.k.hi > kLongestInt8)
+      return fmt::format("int32 sums hold K up to {}", kLongestInt8);
     if (p.k.lo < 1) return "needs k of at least 1";
-    if (auto reason = refuse_layout("a_layout", p.a_layout, Layout::e5m2); !reason.empty())
+    if (auto reason = refuse_layout("a_layout", p.a_layout, layout_); !reason.empty())
       return reason;
     return refuse_layout("b_layout", p.b_layout, Layout::permuted);
   }
 
   std::vector<Parameter> parameters(const Problem&, const Target&) const override {
-    return {
-        {"tokens", {192, 160, 128, 96}, ParameterStage::compile, "of a tile of 128 weights"},
-        {"stages", {5, 4, 6}, ParameterStage::compile, "chunks of 128 of K in flight"},
-        {"promote", {4, 2}, ParameterStage::compile, "times 128 of K that the tensor core sums"},
-        {"raster", {8, 4, 16}, ParameterStage::compile, "tiles of tokens walked together"}};
+    std::vector<std::int64_t> tokens = {192, 160, 128, 96}, stages = {5, 4, 6}, promote = {4, 2};
+    if (is_int8()) {
+      tokens = {256, 192, 160, 128, 96};
+      stages = {4, 5, 6};
+      promote = {0};
+    }
+    return {{"tokens", tokens, ParameterStage::compile, "of a tile of 128 weights"},
+            {"stages", stages, ParameterStage::compile, "chunks of 128 of K in flight"},
+            {"promote", promote, ParameterStage::compile,
+             "times 128 of K that the tensor core sums; 0 all of it"},
+            {"raster", {8, 4, 16}, ParameterStage::compile, "tiles of tokens walked together"}};
   }
 
   std::string illegal(const Problem& p, const Target& t, const Variant& v) const override {
@@ -51,9 +67,11 @@ class GemmPackedTiles final : public Family {
 
   Source emit(const Problem& p, const Target& t, const Variant& v) const override {
     const std::string entry =
-        fmt::format("quarterturn_gemm_packed_tiles_{}_{}_{}x{}", name_of(p.role), name_of(p.d_type),
-                    v.value("tokens"), kStripes * kStripe);
+        fmt::format("quarterturn_gemm_packed_tiles_{}_{}_{}_{}x{}", is_int8() ? "int8" : "e5m2",
+                    name_of(p.role), name_of(p.d_type), v.value("tokens"), kStripes * kStripe);
     ConfigText text;
+    text.constant("qt::cuda::Expanded", "element",
+                  is_int8() ? "qt::cuda::Expanded::int8" : "qt::cuda::Expanded::e5m2", "of A");
     text.dimension("k", p.k);
     text.constant("long long", "k_unit", fmt::format("{}", padding_unit(p)), "k is padded to");
     text.constant("qt::cuda::DType", "output",
@@ -65,7 +83,7 @@ class GemmPackedTiles final : public Family {
       text.constant("unsigned", name, fmt::format("{}", v.value(std::string(name))), comment);
     };
     counted("stages", "chunks of 128 of K in flight");
-    counted("promote", "times 128 of K that the tensor core sums");
+    counted("promote", "times 128 of K that the tensor core sums; 0 all of it");
     counted("raster", "tiles of tokens walked together");
     return text.source(p, t, v, "cuda/gemm_packed_tiles.h", "gemm_packed_tiles",
                        {entry, 384, 1, {"a_map"}});
@@ -75,7 +93,7 @@ class GemmPackedTiles final : public Family {
                 std::int64_t units) const override {
     Launch out;
     const auto pitch =
-        packed_stride(Layout::e5m2, round_up(std::max<std::int64_t>(args.k, 1), padding_unit(p)));
+        packed_stride(layout_, round_up(std::max<std::int64_t>(args.k, 1), padding_unit(p)));
     const auto tiles = ceil_div(args.n, kStripes * kStripe) * ceil_div(args.m, v.value("tokens"));
     out.grid = {static_cast<std::uint32_t>(std::min(units, tiles)), 1, 1};
     out.block = {384, 1, 1};
@@ -95,10 +113,11 @@ class GemmPackedTiles final : public Family {
     return out;
   }
 
-  Layout a_layout(const Problem&, const Variant&) const override { return Layout::e5m2; }
+  Layout a_layout(const Problem&, const Variant&) const override { return layout_; }
   Layout b_layout(const Problem&, const Variant&) const override { return Layout::permuted; }
 
   double relative_error(const Problem& p, const Variant& v, std::int64_t k) const override {
+    if (is_int8()) return Family::relative_error(p, v, k);  // what does not fit
     Variant same;
     same.values = {{"promote", v.value("promote")}};
     return gemm_e5m2().relative_error(p, same, k);
@@ -111,28 +130,35 @@ class GemmPackedTiles final : public Family {
     const auto count =
         ceil_div(std::max<std::int64_t>(p.m.hi, 1), tokens) * ceil_div(p.n.hi, kStripes * kStripe);
     const double area = static_cast<double>(tokens * kStripes * kStripe);
-    double factor = (1.0 + 2000.0 / area) * 1.06;
+    double factor = (1.0 + 2000.0 / area) * (is_int8() ? 0.98 : 1.06);
     if (tokens < 128) factor *= 128.0 / static_cast<double>(tokens);
-    factor *= v.value("promote") == 4 ? 1.0 : 1.002;
-    factor *= v.value("stages") == 5 ? 1.0 : 1.002;
+    factor *= v.value("promote") != 2 ? 1.0 : 1.002;
+    factor *= v.value("stages") == (is_int8() ? 4 : 5) ? 1.0 : 1.002;
     factor *= v.value("raster") == 8 ? 1.0 : 1.001;
     return static_cast<double>(ceil_div(count, units) * units) * area *
            static_cast<double>(p.k.hi) * factor * 1e-3 / 8.0;
   }
 
  private:
+  bool is_int8() const { return layout_ == Layout::int8_rows; }
   // Shared of gemm_packed_tiles.h.
   static std::int64_t shared_bytes(const Problem& p, const Variant& v) {
     const auto tokens = v.value("tokens");
     return v.value("stages") * (tokens * kChunk + kStripes * kChunkBytes + 16) +
            kStripes * tokens * 4 + (p.d_type == DType::f32 ? 0 : 8 * 16 * 48);
   }
+
+  Layout layout_;
 };
 
 }  // namespace
 
 const Family& gemm_packed_tiles() {
-  static const GemmPackedTiles family;
+  static const GemmPackedTiles family(Layout::e5m2);
+  return family;
+}
+const Family& gemm_packed_tiles_int8() {
+  static const GemmPackedTiles family(Layout::int8_rows);
   return family;
 }
 

@@ -34,6 +34,16 @@ QT_FN constexpr i64 ceil_div(i64 value, i64 unit) { return (value + unit - 1) / 
 /// Bytes of a row of K elements, which are padded to `unit` with zero blocks.
 QT_FN constexpr i64 expanded_pitch(i64 k, i64 unit) { return round_up(round_up(k, unit), 128); }
 
+/// What tensor cores sum products of expanded elements in.
+template <Expanded type>
+struct SumOf {
+  using Type = float;
+};
+template <>
+struct SumOf<Expanded::int8> {
+  using Type = i32;
+};
+
 QT_FN constexpr u32 binades(Expanded type) { return type == Expanded::e5m2 ? 28u : 4u; }
 
 /// What a reference stands for, in 46..222.

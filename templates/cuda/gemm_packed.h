@@ -1,6 +1,6 @@
-// D = alpha * A * B^T + bias on Hopper for few tokens: A expanded to E5M2 (expand.h), B's weights
-// packed (permuted.h), decoded in registers and multiplied from there. Weights are read once, at
-// the speed of memory; so B's rows are the tensor core's 64 rows, tokens its columns.
+// D = alpha * A * B^T + bias on Hopper for few tokens: A expanded to E5M2 or int8 (expand.h), B's
+// weights packed (permuted.h), decoded in registers and multiplied from there. Weights are read
+// once, at the speed of memory; so B's rows are the tensor core's 64 rows, tokens its columns.
 //
 // A tile is 64 * `stripes` weights by `tokens` tokens. All tiles' K, cut into units of `chunks` *
 // 128, is shared out evenly: a block takes a run of units, and so may hold the end of one tile,
@@ -12,9 +12,10 @@
 //
 // Four warp groups multiply, in `stripes` stripes and 4 / stripes parts of K; a thread of the fifth
 // brings units through a ring of `stages`. It starts on weights before the kernel that quantises A
-// has ended. Sums are promoted to binary32 every four chunks of a group, as in gemm_sm90.h.
+// has ended. E5M2 sums are promoted to binary32 every `promote` chunks of a group, as in
+// gemm_sm90.h.
 //
-// Rows that do not fit E5M2's window are computed here too, by plain arithmetic.
+// Rows that do not fit their window are computed here too, by plain arithmetic.
 #ifndef QT_CUDA_GEMM_PACKED_H
 #define QT_CUDA_GEMM_PACKED_H
 
@@ -128,12 +129,13 @@ QT_FN void bring(const qt_args& args, const qt_tensor_map& a_map, const Work<Con
 /// A finished stripe's sums to D. Thread: rows 16w + g and 8 below, tokens 8j + 2q and the next.
 template <class Config>
 QT_FN void store_sums(const qt_args& args, const Work<Config>& work, u32 tile, u32 stripe,
-                      const float (&sums)[Config::tokens / 2], u32 thread) {
+                      const typename SumOf<Config::element>::Type (&sums)[Config::tokens / 2],
+                      u32 thread) {
   const u32 lane = thread % 32u;
   const u32 weight0 = (work.first_stripe(tile) + stripe) * kStripe + thread / 32u * 16u + lane / 4u;
   const u32 token0 = work.first_token(tile) + lane % 4u * 2u;
   const u8* const b_references =
-      static_cast<const u8*>(args.b.scales) + u64(work.stripes) * work.k_chunks * kChunkScales;
+      permuted_references<Config::element>(args.b.scales, work.stripes, work.k_chunks);
   const u8* const a_references = static_cast<const u8*>(args.a.scales);
   const float factor = mul(args.alpha, Config::descale);
   const auto b_reference = [&](u32 weight) -> u32 {
@@ -151,14 +153,14 @@ QT_FN void store_sums(const qt_args& args, const Work<Config>& work, u32 tile, u
       const u32 token = token0 + 8u * j + column;
       const u32 of_token = a_reference(token);
       left = left || of_token == kUnfit;
-      const float by = mul(factor, reference_value<Expanded::e5m2>(of_token));
+      const float by = mul(factor, reference_value<Config::element>(of_token));
       QT_UNROLL
       for (u32 half = 0; half < 2u; ++half) {
         const u32 weight = weight0 + 8u * half;
         if (token < args.m && weight < args.n && of_token != kUnfit && of_rows[half] != kUnfit)
           packed::store_one<Config>(args, token, weight,
-                                    mul(mul(sums[4u * j + 2u * half + column],
-                                            reference_value<Expanded::e5m2>(of_rows[half])),
+                                    mul(mul(float(sums[4u * j + 2u * half + column]),
+                                            reference_value<Config::element>(of_rows[half])),
                                         by));
       }
     }
@@ -171,15 +173,16 @@ QT_FN void store_sums(const qt_args& args, const Work<Config>& work, u32 tile, u
 template <class Config>
 QT_FN void multiply(const qt_args& args, const Work<Config>& work, u32 base) {
   using S = Shared<Config>;
+  using Sum = typename SumOf<Config::element>::Type;
   constexpr u32 width = Config::tokens / 2;
   const u32 group = warp_index() / 4u, thread = thread_index() % 128u, lane = thread % 32u;
   const u32 stripe = group % Config::stripes, part = group / Config::stripes;
-  constexpr u32 slot = Config::stripes * kStripe * Config::tokens;  // floats
-  float* const begun = static_cast<float*>(args.workspace);  // a slot a block: a last tile's sums
-  float* const ended = begun + u64(block_count()) * slot;    // a first tile's, if others began it
+  constexpr u32 slot = Config::stripes * kStripe * Config::tokens;  // sums
+  u32* const begun = static_cast<u32*>(args.workspace);  // a slot a block: a last tile's sums
+  u32* const ended = begun + u64(block_count()) * slot;  // a first tile's, if others began it
   u64* const flags = reinterpret_cast<u64*>(ended + u64(block_count()) * slot);
   const u8* const b_references =
-      static_cast<const u8*>(args.b.scales) + u64(work.stripes) * work.k_chunks * kChunkScales;
+      permuted_references<Config::element>(args.b.scales, work.stripes, work.k_chunks);
 
   u32 stage = 0, parity = 0;
   bool owes = false;  // a first tile to finish
@@ -196,9 +199,9 @@ QT_FN void multiply(const qt_args& args, const Work<Config>& work, u32 base) {
     const u32 upper = weight0 < args.n ? b_references[weight0] : kZeroRow;
     const u32 lower = weight0 + 8u < args.n ? b_references[weight0 + 8u] : kZeroRow;
 
-    float sums[width], part_sums[width];
+    Sum sums[width], part_sums[width];  // the latter of E5M2 alone
     QT_UNROLL
-    for (u32 j = 0; j < width; ++j) sums[j] = part_sums[j] = 0.0f;
+    for (u32 j = 0; j < width; ++j) sums[j] = part_sums[j] = Sum(0);
     u32 pending = 0;  // chunks in part_sums
     for (; unit < end; ++unit) {
       const u32 chunk0 = unit % work.units_of_tile * Config::chunks;
@@ -209,36 +212,35 @@ QT_FN void multiply(const qt_args& args, const Work<Config>& work, u32 base) {
         const u32 chunk = i * S::parts + part;
         if (chunk0 + chunk >= work.k_chunks) continue;
         const u32 codes = at + S::x_bytes + (stripe * Config::chunks + chunk) * kChunkCodes;
-        const u32 bytes =
-            load_shared_u16(at + S::x_bytes + S::w_bytes +
-                            (stripe * Config::chunks + chunk) * kChunkScales + thread * 2u);
-        const PermutedTable above = permuted_table(bytes & 0xffu, upper);
-        const PermutedTable below = permuted_table(bytes >> 8, lower);
+        const u32 scales =
+            at + S::x_bytes + S::w_bytes + (stripe * Config::chunks + chunk) * kChunkScales;
         Words4 a[4];
-        QT_UNROLL
-        for (u32 v = 0; v < 2u; ++v) {
-          const Words4 words = load_shared_4(codes + v * 2048u + thread * 16u);
-          QT_UNROLL
-          for (u32 s = 0; s < 2u; ++s) {
-            Words4& to = a[2u * v + s];
-            decode_permuted(words.word[2u * s], above, to.word[0], to.word[2]);
-            decode_permuted(words.word[2u * s + 1u], below, to.word[1], to.word[3]);
-          }
-        }
-        pin(part_sums);
-        wgmma_fence();
+        decode_chunk<Config::element>(codes + thread * 16u, scales + thread * 2u, upper, lower, a);
         const u64 x = wgmma_tile(at + chunk * Config::tokens * 128u);
-        QT_UNROLL
-        for (u32 s = 0; s < 4u; ++s) wgmma_e5m2(part_sums, a[s], x + s * 2u, pending | s);
+        if constexpr (Config::promote == 0) {
+          pin(sums);
+          wgmma_fence();
+          QT_UNROLL
+          for (u32 s = 0; s < 4u; ++s) packed::multiply(sums, a[s], x + s * 2u, 1u);
+        } else {
+          pin(part_sums);
+          wgmma_fence();
+          QT_UNROLL
+          for (u32 s = 0; s < 4u; ++s) packed::multiply(part_sums, a[s], x + s * 2u, pending | s);
+        }
         wgmma_commit();
         wgmma_wait<0>();
         QT_UNROLL
         for (u32 s = 0; s < 4u; ++s) pin(a[s]);
-        pin(part_sums);
-        if (++pending == Config::promote) {
-          QT_UNROLL
-          for (u32 j = 0; j < width; ++j) sums[j] = sums[j] + part_sums[j];
-          pending = 0;
+        if constexpr (Config::promote == 0) {
+          pin(sums);
+        } else {
+          pin(part_sums);
+          if (++pending == Config::promote) {
+            QT_UNROLL
+            for (u32 j = 0; j < width; ++j) sums[j] = sums[j] + part_sums[j];
+            pending = 0;
+          }
         }
       }
       if (lane == 0) barrier_arrive(base + S::empty_at + 8u * stage);
@@ -260,9 +262,10 @@ QT_FN void multiply(const qt_args& args, const Work<Config>& work, u32 base) {
       if (part > 0) {
         QT_UNROLL
         for (u32 j = 0; j < width / 4u; ++j)
-          store_shared_4(mine + ((part - 1u) * (width / 4u) + j) * pitch,
-                         {{bits_of(sums[4u * j]), bits_of(sums[4u * j + 1u]),
-                           bits_of(sums[4u * j + 2u]), bits_of(sums[4u * j + 3u])}});
+          store_shared_4(
+              mine + ((part - 1u) * (width / 4u) + j) * pitch,
+              {{packed::word_of(sums[4u * j]), packed::word_of(sums[4u * j + 1u]),
+                packed::word_of(sums[4u * j + 2u]), packed::word_of(sums[4u * j + 3u])}});
       }
       sync_named(1u + stripe, S::parts * 128u);
       if (part == 0) {
@@ -272,8 +275,7 @@ QT_FN void multiply(const qt_args& args, const Work<Config>& work, u32 base) {
           for (u32 j = 0; j < width / 4u; ++j) {
             const Words4 other = load_shared_4(mine + (p * (width / 4u) + j) * pitch);
             QT_UNROLL
-            for (u32 e = 0; e < 4u; ++e)
-              sums[4u * j + e] = sums[4u * j + e] + float_of(other.word[e]);
+            for (u32 e = 0; e < 4u; ++e) packed::add_word(sums[4u * j + e], other.word[e]);
           }
         }
       }
@@ -285,12 +287,12 @@ QT_FN void multiply(const qt_args& args, const Work<Config>& work, u32 base) {
       store_sums<Config>(args, work, tile, stripe, sums, thread);
       continue;
     }
-    float* const to = (finished ? ended : begun) + u64(block_index()) * slot;
+    u32* const to = (finished ? ended : begun) + u64(block_index()) * slot;
     QT_UNROLL
     for (u32 j = 0; j < width / 4u; ++j)
       store_global(reinterpret_cast<Words4*>(to) + (j * Config::stripes + stripe) * 128u + thread,
-                   {{bits_of(sums[4u * j]), bits_of(sums[4u * j + 1u]), bits_of(sums[4u * j + 2u]),
-                     bits_of(sums[4u * j + 3u])}});
+                   {{packed::word_of(sums[4u * j]), packed::word_of(sums[4u * j + 1u]),
+                     packed::word_of(sums[4u * j + 2u]), packed::word_of(sums[4u * j + 3u])}});
     if (finished) {
       owes = true;
     } else {
@@ -310,17 +312,17 @@ QT_FN void multiply(const qt_args& args, const Work<Config>& work, u32 base) {
       }
   }
   sync_named(9u, Config::stripes * 128u);
-  float sums[width];
+  Sum sums[width];
   QT_UNROLL
-  for (u32 j = 0; j < width; ++j) sums[j] = 0.0f;
+  for (u32 j = 0; j < width; ++j) sums[j] = Sum(0);
   for (u32 block = first; block <= block_index(); ++block) {
-    const float* from = (block == block_index() ? ended : begun) + u64(block) * slot;
+    const u32* from = (block == block_index() ? ended : begun) + u64(block) * slot;
     QT_UNROLL
     for (u32 j = 0; j < width / 4u; ++j) {
       const Words4 v = load_global(reinterpret_cast<const Words4*>(from) +
                                    (j * Config::stripes + stripe) * 128u + thread);
       QT_UNROLL
-      for (u32 e = 0; e < 4u; ++e) sums[4u * j + e] = sums[4u * j + e] + float_of(v.word[e]);
+      for (u32 e = 0; e < 4u; ++e) packed::add_word(sums[4u * j + e], v.word[e]);
     }
   }
   if (stripe == 0 && thread == 0) {

@@ -1,12 +1,13 @@
-// D = alpha * A * B^T + bias on Hopper for many tokens: A expanded to E5M2 (expand.h), B's weights
-// packed (permuted.h) as few tokens read them too, decoded in registers and multiplied from there.
+// D = alpha * A * B^T + bias on Hopper for many tokens: A expanded to E5M2 or int8 (expand.h), B's
+// weights packed (permuted.h) as few tokens read them too, decoded in registers and multiplied from
+// there.
 //
 // The weights are the tensor core's 64 rows, tokens its columns: a tile is 128 weights, 64 for each
 // of two warp groups, by `tokens` tokens. One thread of a third group brings 128 of K at a time
-// through a ring of `stages`. While one group decodes, the other one's products run. Sums are
-// promoted to binary32 every `promote` * 128 of K, as in gemm_sm90.h.
+// through a ring of `stages`. While one group decodes, the other one's products run. E5M2
+// sums are promoted to binary32 every `promote` * 128 of K, as in gemm_sm90.h.
 //
-// Rows that do not fit E5M2's window are computed here too, by plain arithmetic.
+// Rows that do not fit their window are computed here too, by plain arithmetic.
 #ifndef QT_CUDA_GEMM_PACKED_TILES_H
 #define QT_CUDA_GEMM_PACKED_TILES_H
 
@@ -94,7 +95,8 @@ QT_FN void bring(const qt_args& args, const qt_tensor_map& a_map, const Tiles<Co
 /// tokens 8j + 2q and the next.
 template <class Config>
 QT_FN void store_tile(const qt_args& args, const Tiles<Config>& tiles, u32 first_token, u32 weight0,
-                      const u32 (&of_weights)[2], const float (&sums)[Config::tokens / 2],
+                      const u32 (&of_weights)[2],
+                      const typename SumOf<Config::element>::Type (&sums)[Config::tokens / 2],
                       u32 group, u32 thread, u32 base) {
   using S = Shared<Config>;
   const u32 lane = thread % 32u, warp = thread / 32u;
@@ -113,7 +115,7 @@ QT_FN void store_tile(const qt_args& args, const Tiles<Config>& tiles, u32 first
       const u32 token = first_token + at;
       const u32 reference = token < args.m ? a_references[token] : kZeroRow;
       left = left || reference == kUnfit;
-      const float by = mul(factor, reference_value<Expanded::e5m2>(reference));
+      const float by = mul(factor, reference_value<Config::element>(reference));
       store_shared_u32(factors + at * 4u, reference == kUnfit ? unfit_factor : bits_of(by));
     }
   }
@@ -131,7 +133,7 @@ QT_FN void store_tile(const qt_args& args, const Tiles<Config>& tiles, u32 first
     const Words2 by = load_shared_2(factors + (8u * j + 2u * q) * 4u);
     QT_UNROLL
     for (u32 e = 0; e < 4u; ++e) {
-      v[e] = mul(mul(sums[4u * j + e], reference_value<Expanded::e5m2>(of_weights[e / 2u])),
+      v[e] = mul(mul(float(sums[4u * j + e]), reference_value<Config::element>(of_weights[e / 2u])),
                  float_of(by.word[e % 2u]));
       if constexpr (Config::bias) v[e] = v[e] + bias[e / 2u];
     }
@@ -161,7 +163,7 @@ QT_FN void store_tile(const qt_args& args, const Tiles<Config>& tiles, u32 first
     const u32 read_at = staged + lane / 2u * S::staging_pitch + lane % 2u * 16u;
     const u32 weight = weight0 + lane % 2u * 8u;
     const u8* const b_references =
-        static_cast<const u8*>(args.b.scales) + u64(tiles.stripes) * tiles.k_chunks * kChunkScales;
+        permuted_references<Config::element>(args.b.scales, tiles.stripes, tiles.k_chunks);
     QT_UNROLL
     for (u32 pair = 0; pair < u32(Config::tokens) / 16u; ++pair) {
       float first[4], second[4];
@@ -192,20 +194,50 @@ QT_FN void store_tile(const qt_args& args, const Tiles<Config>& tiles, u32 first
   if (left)
     packed::store_unfit<Config>(
         args, tiles.k_chunks,
-        static_cast<const u8*>(args.b.scales) + u64(tiles.stripes) * tiles.k_chunks * kChunkScales,
-        weight0, 16u, first_token, u32(Config::tokens), lane);
+        permuted_references<Config::element>(args.b.scales, tiles.stripes, tiles.k_chunks), weight0,
+        16u, first_token, u32(Config::tokens), lane);
   // The next tile's factors come when all have read these.
   sync_named(1u + group, 128u);
 }
 
+/// The next `count` chunks of K, added to `sums` if `keep` is 1.
+template <class Config, class Sum, int width>
+QT_FN void multiply_chunks(Sum (&sums)[width], u32 count, u32 keep, const u32 (&of_weights)[2],
+                           u32 base, u32 group, u32 thread, u32& stage, u32& parity) {
+  using S = Shared<Config>;
+  for (u32 i = 0; i < count; ++i) {
+    const u32 w = base + S::w_at + stage * S::w_bytes;
+    barrier_wait(base + S::full_at + 8u * stage, parity);
+    Words4 a[4];
+    decode_chunk<Config::element>(w + group * kChunkCodes + thread * 16u,
+                                  w + kStripes * kChunkCodes + group * kChunkScales + thread * 2u,
+                                  of_weights[0], of_weights[1], a);
+    pin(sums);
+    wgmma_fence();
+    const u64 x = wgmma_tile(base + stage * S::x_bytes);
+    QT_UNROLL
+    for (u32 s = 0; s < 4u; ++s) packed::multiply(sums, a[s], x + s * 2u, keep | i | s);
+    wgmma_commit();
+    wgmma_wait<0>();
+    QT_UNROLL
+    for (u32 s = 0; s < 4u; ++s) pin(a[s]);
+    pin(sums);
+    if (thread % 32u == 0) barrier_arrive(base + S::empty_at + 8u * stage);
+    if (++stage == Config::stages) {
+      stage = 0;
+      parity ^= 1u;
+    }
+  }
+}
+
 template <class Config>
 QT_FN void multiply(const qt_args& args, const Tiles<Config>& tiles, u32 base) {
-  using S = Shared<Config>;
+  using Sum = typename SumOf<Config::element>::Type;
   constexpr u32 width = Config::tokens / 2;
   const u32 group = thread_index() / 128u - 1u;
   const u32 thread = thread_index() % 128u, lane = thread % 32u;
   const u8* const b_references =
-      static_cast<const u8*>(args.b.scales) + u64(tiles.stripes) * tiles.k_chunks * kChunkScales;
+      permuted_references<Config::element>(args.b.scales, tiles.stripes, tiles.k_chunks);
   u32 stage = 0, parity = 0;
   for (u32 tile = block_index(); tile < tiles.total; tile += block_count()) {
     u32 first_token, stripe;
@@ -218,48 +250,20 @@ QT_FN void multiply(const qt_args& args, const Tiles<Config>& tiles, u32 base) {
       // Unfit ones decode to numbers that nobody uses.
       of_weights[half] = weight < args.n ? b_references[weight] : kZeroRow;
     }
-    float sums[width], part[width];
+    Sum sums[width];
     QT_UNROLL
-    for (u32 j = 0; j < width; ++j) sums[j] = 0.0f;
-    for (u32 begin = 0; begin < tiles.k_chunks; begin += Config::promote) {
-      const u32 count = min_u32(tiles.k_chunks - begin, Config::promote);
-      for (u32 i = 0; i < count; ++i) {
-        const u32 w = base + S::w_at + stage * S::w_bytes;
-        const u32 codes = w + group * kChunkCodes + thread * 16u;
-        barrier_wait(base + S::full_at + 8u * stage, parity);
-        const u32 bytes =
-            load_shared_u16(w + kStripes * kChunkCodes + group * kChunkScales + thread * 2u);
-        const PermutedTable above = permuted_table(bytes & 0xffu, of_weights[0]);
-        const PermutedTable below = permuted_table(bytes >> 8, of_weights[1]);
-        Words4 a[4];
+    for (u32 j = 0; j < width; ++j) sums[j] = Sum(0);
+    if constexpr (Config::promote == 0) {
+      multiply_chunks<Config>(sums, tiles.k_chunks, 1u, of_weights, base, group, thread, stage,
+                              parity);
+    } else {
+      Sum part[width];
+      for (u32 begin = 0; begin < tiles.k_chunks; begin += Config::promote) {
+        multiply_chunks<Config>(part, min_u32(tiles.k_chunks - begin, Config::promote), 0u,
+                                of_weights, base, group, thread, stage, parity);
         QT_UNROLL
-        for (u32 v = 0; v < 2u; ++v) {
-          const Words4 words = load_shared_4(codes + v * 2048u);
-          QT_UNROLL
-          for (u32 s = 0; s < 2u; ++s) {
-            Words4& to = a[2u * v + s];
-            decode_permuted(words.word[2u * s], above, to.word[0], to.word[2]);
-            decode_permuted(words.word[2u * s + 1u], below, to.word[1], to.word[3]);
-          }
-        }
-        pin(part);
-        wgmma_fence();
-        const u64 x = wgmma_tile(base + stage * S::x_bytes);
-        QT_UNROLL
-        for (u32 s = 0; s < 4u; ++s) wgmma_e5m2(part, a[s], x + s * 2u, i | s);
-        wgmma_commit();
-        wgmma_wait<0>();
-        QT_UNROLL
-        for (u32 s = 0; s < 4u; ++s) pin(a[s]);
-        pin(part);
-        if (lane == 0) barrier_arrive(base + S::empty_at + 8u * stage);
-        if (++stage == Config::stages) {
-          stage = 0;
-          parity ^= 1u;
-        }
+        for (u32 j = 0; j < width; ++j) sums[j] = sums[j] + part[j];
       }
-      QT_UNROLL
-      for (u32 j = 0; j < width; ++j) sums[j] = sums[j] + part[j];
     }
     store_tile<Config>(args, tiles, first_token, weight0, of_weights, sums, group, thread, base);
   }

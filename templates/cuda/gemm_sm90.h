@@ -22,15 +22,6 @@
 
 namespace qt::cuda {
 
-template <Expanded type>
-struct SumOf {
-  using Type = float;
-};
-template <>
-struct SumOf<Expanded::int8> {
-  using Type = i32;
-};
-
 template <int n>
 QT_FN void multiply(float (&d)[n], u64 a, u64 b, u32 keep) {
   wgmma_e5m2(d, a, b, keep);

@@ -88,9 +88,11 @@ QT_FN void pack_permuted(const Config&, const qt_args& args) {
     range.nan |= shuffle_xor(range.nan, step);
   }
   if (q == 0) {
-    u8* const references =
-        static_cast<u8*>(args.d.scales) + u64(ceil_div(args.m, kStripe)) * chunks * kChunkScales;
-    references[row] = u8(permuted_reference(range));
+    const u32 stripes = u32(ceil_div(args.m, kStripe));
+    permuted_references<Expanded::e5m2>(args.d.scales, stripes, chunks)[row] =
+        u8(permuted_reference<Expanded::e5m2>(range));
+    permuted_references<Expanded::int8>(args.d.scales, stripes, chunks)[row] =
+        u8(permuted_reference<Expanded::int8>(range));
   }
 }
 

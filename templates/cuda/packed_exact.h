@@ -6,6 +6,7 @@
 
 #include "cuda/epilogue.h"
 #include "cuda/permuted.h"
+#include "cuda/primitives_wgmma.h"
 
 namespace qt::cuda {
 
@@ -14,6 +15,21 @@ QT_COUNTER(quarterturn_stand_ins);
 
 namespace packed {
 
+/// Sums as words, and back.
+QT_FN u32 word_of(float sum) { return bits_of(sum); }
+QT_FN u32 word_of(i32 sum) { return u32(sum); }
+QT_FN void add_word(float& sum, u32 word) { sum = sum + float_of(word); }
+QT_FN void add_word(i32& sum, u32 word) { sum = sum + i32(word); }
+
+template <int n>
+QT_FN void multiply(float (&d)[n], const Words4& a, u64 b, u32 keep) {
+  wgmma_e5m2(d, a, b, keep);
+}
+template <int n>
+QT_FN void multiply(i32 (&d)[n], const Words4& a, u64 b, u32 keep) {
+  wgmma_s8(d, a, b, keep);
+}
+
 /// Element k of a row of A, its scale and all.
 template <class Config>
 QT_FN float a_value(const u8* row, i64 pitch, u32 reference, u32 k) {
@@ -21,8 +37,10 @@ QT_FN float a_value(const u8* row, i64 pitch, u32 reference, u32 k) {
     const u32 code = row[k / 2u] >> (4u * (k % 2u)) & 15u;
     return dequantize(code, row[pitch / 2 + k / 32u]);
   }
-  return mul(f16_to_float(u16(row[expanded_place(k)] << 8)),
-             reference_value<Expanded::e5m2>(reference));
+  const u8 byte = row[expanded_place(k)];
+  constexpr bool int8 = Config::element == Expanded::int8;
+  const float value = int8 ? float(i32(u32(byte) << 24) >> 24) : f16_to_float(u16(byte << 8));
+  return mul(value, reference_value<Config::element>(reference));
 }
 
 /// The exact product of one row of each operand, in every lane of a warp.

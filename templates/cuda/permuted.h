@@ -8,8 +8,9 @@
 // i < 4 and in bit 8 (i - 4) + 3 for the others, where decoding needs it.
 //
 // Scales: 256 bytes for a chunk of a stripe, two for each thread in the same order (upper row,
-// lower row); after all of them a reference for each row, as expand.h has it but for a window of 27
-// binades, so that no code becomes subnormal. A row with a NaN block does not fit.
+// lower row); after all of them two references for each row, as expand.h has them: all rows' for
+// E5M2, but for a window of 27 binades, so that no code becomes subnormal, then all rows' for int8.
+// A row with a NaN block fits neither.
 #ifndef QT_CUDA_PERMUTED_H
 #define QT_CUDA_PERMUTED_H
 
@@ -50,26 +51,65 @@ QT_FN u32 word_place(u32 row, u32 block, u32 s) {
 }
 QT_FN u32 scale_place(u32 row, u32 block) { return holder_of(row, block) * 2u + is_lower(row); }
 
+template <Expanded type>
 QT_FN u32 permuted_reference(const RowRange& range) {
   if (range.nan != 0) return kUnfit;
-  const u32 reference = reference_of<Expanded::e5m2>(range);
-  if (range.high == 0 || reference == kUnfit) return reference;
+  const u32 reference = reference_of<type>(range);
+  if (type == Expanded::int8 || range.high == 0 || reference == kUnfit) return reference;
   return range.high - 1u - (kScaleMax - range.depth) < kPermutedBinades ? reference : kUnfit;
 }
 
-/// E5M2 bytes of one block's magnitudes. Any d does for a block of zeros.
-struct PermutedTable {
-  u32 low, high;
-};
-QT_FN PermutedTable permuted_table(u32 byte, u32 reference) {
+/// Where the rows' references for a type begin.
+template <Expanded type>
+QT_FN u8* permuted_references(void* scales, u32 stripes, u32 chunks) {
+  return static_cast<u8*>(scales) + u64(stripes) * chunks * kChunkScales +
+         (type == Expanded::int8 ? stripes * kStripe : 0u);
+}
+
+/// Bytes of one block's magnitudes, and for int8 of their negatives. Any does for a block of zeros.
+template <Expanded type>
+QT_FN Table permuted_table(u32 byte, u32 reference) {
+  if constexpr (type == Expanded::int8) return table_of<type>(byte, reference);
   const u32 d = byte - reference + 27u;  // 1..27
-  return {d * 0x04040400u + 0x06040000u, d * 0x04040404u + 0x0e0c0a08u};
+  return {d * 0x04040400u + 0x06040000u, d * 0x04040404u + 0x0e0c0a08u, 0u, 0u};
 }
 /// Eight elements of a word: 0..3 and 4..7.
-QT_FN void decode_permuted(u32 word, const PermutedTable& table, u32& first, u32& second) {
+template <Expanded type>
+QT_FN void decode_permuted(u32 word, const Table& table, u32& first, u32& second) {
   const u32 magnitudes = word & 0x77777777u;
-  first = permute_bytes(table.low, table.high, magnitudes) | (word & 0x80808080u);
-  second = permute_bytes(table.low, table.high, magnitudes >> 16) | ((word << 4) & 0x80808080u);
+  first = permute_bytes(table.low, table.high, magnitudes);
+  second = permute_bytes(table.low, table.high, magnitudes >> 16);
+  if constexpr (type == Expanded::e5m2) {
+    first |= word & 0x80808080u;
+    second |= (word << 4) & 0x80808080u;
+  } else {
+    const u32 mask_first = permute_bytes(word, 0u, 0xba98u);  // each byte's sign, replicated
+    const u32 mask_second = permute_bytes(word << 4, 0u, 0xba98u);
+    const u32 negative_first = permute_bytes(table.negative_low, table.negative_high, magnitudes);
+    const u32 negative_second =
+        permute_bytes(table.negative_low, table.negative_high, magnitudes >> 16);
+    first = (first & ~mask_first) | (negative_first & mask_first);
+    second = (second & ~mask_second) | (negative_second & mask_second);
+  }
+}
+
+/// A thread's part of a chunk in shared memory as the tensor core's A, 32 of K in each element of
+/// `a`. `codes` and `scales` are the thread's own places.
+template <Expanded type>
+QT_FN void decode_chunk(u32 codes, u32 scales, u32 upper, u32 lower, Words4 (&a)[4]) {
+  const u32 bytes = load_shared_u16(scales);
+  const Table above = permuted_table<type>(bytes & 0xffu, upper);
+  const Table below = permuted_table<type>(bytes >> 8, lower);
+  QT_UNROLL
+  for (u32 v = 0; v < 2u; ++v) {
+    const Words4 words = load_shared_4(codes + v * 2048u);
+    QT_UNROLL
+    for (u32 s = 0; s < 2u; ++s) {
+      Words4& to = a[2u * v + s];
+      decode_permuted<type>(words.word[2u * s], above, to.word[0], to.word[2]);
+      decode_permuted<type>(words.word[2u * s + 1u], below, to.word[1], to.word[3]);
+    }
+  }
 }
 
 }  // namespace qt::cuda

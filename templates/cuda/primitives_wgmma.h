@@ -68,24 +68,30 @@ QT_WGMMA_OF(256, "%128", "%129", "%130")
 #define QT_SUMS_OF_8(c, d) QT_SUMS_4(c, d, 0)
 #define QT_SUMS_OF_16(c, d) QT_SUMS_4(c, d, 0), QT_SUMS_4(c, d, 4)
 // p0 to p5: the names of A's words, B and keep.
-#define QT_WGMMA_A(n, p0, p1, p2, p3, p4, p5)                                                  \
-  QT_FN void wgmma_e5m2(float (&d)[n / 2], const Words4& a, u64 b, u32 keep) {                 \
+#define QT_WGMMA_A(n, name, type, c, shape, tail, p0, p1, p2, p3, p4, p5)                      \
+  QT_FN void name(type (&d)[n / 2], const Words4& a, u64 b, u32 keep) {                        \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " p5 ", 0;\n"                              \
-                 "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32.e5m2.e5m2"                    \
+                 "wgmma.mma_async.sync.aligned." shape                                         \
                  " {" QT_NAMES_OF_##n "}, {" p0 ", " p1 ", " p2 ", " p3 "}, " p4               \
-                 ", p, 1, 1;\n}"                                                               \
-                 : QT_SUMS_OF_##n("f", d)                                                      \
+                 ", p" tail ";\n}"                                                             \
+                 : QT_SUMS_OF_##n(c, d)                                                        \
                  : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]), "l"(b),     \
                    "r"(keep));                                                                 \
   }
-QT_WGMMA_A(8, "%4", "%5", "%6", "%7", "%8", "%9")
-QT_WGMMA_A(16, "%8", "%9", "%10", "%11", "%12", "%13")
-QT_WGMMA_A(32, "%16", "%17", "%18", "%19", "%20", "%21")
-QT_WGMMA_A(64, "%32", "%33", "%34", "%35", "%36", "%37")
-QT_WGMMA_A(96, "%48", "%49", "%50", "%51", "%52", "%53")
-QT_WGMMA_A(128, "%64", "%65", "%66", "%67", "%68", "%69")
-QT_WGMMA_A(160, "%80", "%81", "%82", "%83", "%84", "%85")
-QT_WGMMA_A(192, "%96", "%97", "%98", "%99", "%100", "%101")
+#define QT_WGMMA_A_OF(n, ...)                                                                  \
+  QT_WGMMA_A(n, wgmma_e5m2, float, "f", "m64n" #n "k32.f32.e5m2.e5m2", ", 1, 1", __VA_ARGS__)  \
+  QT_WGMMA_A(n, wgmma_s8, i32, "r", "m64n" #n "k32.s32.s8.s8", "", __VA_ARGS__)
+
+QT_WGMMA_A_OF(8, "%4", "%5", "%6", "%7", "%8", "%9")
+QT_WGMMA_A_OF(16, "%8", "%9", "%10", "%11", "%12", "%13")
+QT_WGMMA_A_OF(32, "%16", "%17", "%18", "%19", "%20", "%21")
+QT_WGMMA_A_OF(64, "%32", "%33", "%34", "%35", "%36", "%37")
+QT_WGMMA_A_OF(96, "%48", "%49", "%50", "%51", "%52", "%53")
+QT_WGMMA_A_OF(128, "%64", "%65", "%66", "%67", "%68", "%69")
+QT_WGMMA_A_OF(160, "%80", "%81", "%82", "%83", "%84", "%85")
+QT_WGMMA_A_OF(192, "%96", "%97", "%98", "%99", "%100", "%101")
+QT_WGMMA_A_OF(256, "%128", "%129", "%130", "%131", "%132", "%133")
+#undef QT_WGMMA_A_OF
 #undef QT_WGMMA_A
 #undef QT_WGMMA_OF
 #undef QT_WGMMA

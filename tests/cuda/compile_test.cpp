@@ -66,8 +66,9 @@ Problem quantize_problem(DType type, std::int32_t g, ScaleRule rule, Rounding ro
   return p;
 }
 
-Problem packed_problem(std::int64_t tokens, DType d_type) {
-  auto p = gemm_problem(Contract::fast, Spread::any, d_type, Extent::exactly(8192));
+Problem packed_problem(std::int64_t tokens, DType d_type, Contract contract = Contract::fast) {
+  auto p = gemm_problem(contract, contract == Contract::fast ? Spread::any : Spread::narrow, d_type,
+                        Extent::exactly(8192));
   p.m = {1, tokens};
   p.bias = Bias::per_column;
   return p;
@@ -106,6 +107,8 @@ std::vector<Problem> problems() {
       packed_problem(8, DType::bf16),
       packed_problem(16, DType::f16),
       packed_problem(64, DType::bf16),
+      packed_problem(16, DType::bf16, Contract::exact),
+      packed_problem(64, DType::f32, Contract::exact),
       stand_in_problem(Layout::e5m2, DType::f32),
       stand_in_problem(Layout::int8_rows, DType::bf16),
       one_operand(Op::pack, DType::mxfp4, DType::mxfp4, Layout::plain, Layout::e5m2),
@@ -193,5 +196,5 @@ TEST_CASE("portable cuda products compile without spills") {
   compile_all_of({&cuda::gemm_mma(), &cuda::stand_in()}, 10);
 }
 TEST_CASE("every cuda family is compiled by one of these tests") {
-  CHECK(cuda::families().size() == 10);
+  CHECK(cuda::families().size() == 12);
 }

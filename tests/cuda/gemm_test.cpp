@@ -74,8 +74,9 @@ Problem problem_of(const Family& family, const Call& c) {
   p.d_type = c.d_type;
   p.accumulate = c.accumulate;
   p.bias = c.bias;
-  p.contract = family.name() == "cuda_gemm_e5m2" ? Contract::fast : Contract::exact;
-  p.spread = family.name() == "cuda_gemm_int8" ? Spread::narrow : Spread::any;
+  const bool int8 = family.name().ends_with("int8"), mma = family.name() == "cuda_gemm_mma";
+  p.contract = int8 || mma ? Contract::exact : Contract::fast;
+  p.spread = int8 ? Spread::narrow : Spread::any;
   return p;
 }
 
@@ -433,8 +434,8 @@ struct PackedCase {
 void check_packed(const Family& family, std::initializer_list<PackedCase> all) {
   Device* device = device_or_skip();
   if (!device) return;
-  const auto problem = [](const PackedCase& c) {
-    auto p = problem_of(cuda::gemm_e5m2(), c.call);
+  const auto problem = [&family](const PackedCase& c) {
+    auto p = problem_of(family, c.call);
     p.m = {0, c.most_tokens};
     p.k.lo = 1;
     return p;
@@ -497,9 +498,11 @@ void check_packed(const Family& family, std::initializer_list<PackedCase> all) {
 
 }  // namespace
 
-TEST_CASE("gpu.gemm_packed stays within its bound, and computes what does not fit") {
+namespace {
+
+void check_few_tokens(const Family& family) {
   check_packed(
-      cuda::gemm_packed(),
+      family,
       {{{1, 5, 32}, 8},
        {{1, 1, 2880}, 8},
        {{7, 1000, 64, DType::f16}, 8},
@@ -515,9 +518,9 @@ TEST_CASE("gpu.gemm_packed stays within its bound, and computes what does not fi
        {{0, 96, 64}, 16}});
 }
 
-TEST_CASE("gpu.gemm_packed_tiles stays within its bound, and computes what does not fit") {
+void check_many_tokens(const Family& family) {
   check_packed(
-      cuda::gemm_packed_tiles(),
+      family,
       {{{1, 5, 32}, 8192},
        {{7, 1000, 64, DType::f16}, 8192},
        {{8191, 5, 96, DType::f32}, 8192},
@@ -531,4 +534,19 @@ TEST_CASE("gpu.gemm_packed_tiles stays within its bound, and computes what does 
        {{128, 192, 16384, DType::f32, Accumulate::overwrite, Bias::none, Data::common_sign}, 8192},
        {{193, 256, 2048, DType::f32, Accumulate::overwrite, Bias::none, Data::wide}, 8192},
        {{0, 96, 64}, 8192}});
+}
+
+}  // namespace
+
+TEST_CASE("gpu.gemm_packed stays within its bound, and computes what does not fit") {
+  check_few_tokens(cuda::gemm_packed());
+}
+TEST_CASE("gpu.gemm_packed_int8 stays within its bound, and computes what does not fit") {
+  check_few_tokens(cuda::gemm_packed_int8());
+}
+TEST_CASE("gpu.gemm_packed_tiles stays within its bound, and computes what does not fit") {
+  check_many_tokens(cuda::gemm_packed_tiles());
+}
+TEST_CASE("gpu.gemm_packed_tiles_int8 stays within its bound, and computes what does not fit") {
+  check_many_tokens(cuda::gemm_packed_tiles_int8());
 }

@@ -118,8 +118,8 @@ inline ExpandedOperand expand(const Quantized& q, Layout layout) {
 /// Weights as layout permuted holds them, written from its definition in
 /// templates/cuda/permuted.h.
 struct PermutedOperand {
-  std::vector<std::uint8_t> codes, scales;  ///< references follow the scales
-  std::int64_t references_at = 0;
+  std::vector<std::uint8_t> codes, scales;  ///< the scales, then references for E5M2, then for int8
+  std::int64_t references_at = 0, int8_references_at = 0;
 };
 
 inline PermutedOperand permute(const Quantized& q) {
@@ -127,7 +127,8 @@ inline PermutedOperand permute(const Quantized& q) {
   PermutedOperand out;
   out.references_at = stripes * chunks * 256;
   out.codes.assign(static_cast<std::size_t>(stripes * chunks * 4096), 0);
-  out.scales.assign(static_cast<std::size_t>(out.references_at + stripes * 64), 0);
+  out.int8_references_at = out.references_at + stripes * 64;
+  out.scales.assign(static_cast<std::size_t>(out.int8_references_at + stripes * 64), 0);
   for (std::int64_t i = 0; i < stripes * 64; ++i) {
     int high = -1, low = 256;
     bool nan = false;
@@ -153,21 +154,25 @@ inline PermutedOperand permute(const Quantized& q) {
       nan = nan || byte == 255;
       if (any && byte != 255) high = std::max(high, byte), low = std::min(low, byte);
     }
-    out.scales[static_cast<std::size_t>(out.references_at + i)] =
-        static_cast<std::uint8_t>(nan                                           ? 255
-                                  : high < 0                                    ? 127
-                                  : high - low >= 27 || high < 46 || high > 222 ? 255
-                                                                                : high);
+    const auto reference = [&](int binades) {
+      const bool fits = high - low < binades && high >= 46 && high <= 222;
+      return static_cast<std::uint8_t>(nan ? 255 : high < 0 ? 127 : fits ? high : 255);
+    };
+    out.scales[static_cast<std::size_t>(out.references_at + i)] = reference(27);
+    out.scales[static_cast<std::size_t>(out.int8_references_at + i)] = reference(4);
   }
   return out;
 }
 
-/// The reference of each row, or none where a layout has none.
-inline std::vector<std::uint8_t> references_of(const Quantized& q, Layout layout) {
+/// The reference of each row, or none where a layout has none. `element`: the expanded layout of a
+/// permuted operand's partner.
+inline std::vector<std::uint8_t> references_of(const Quantized& q, Layout layout, Layout element) {
   if (layout == Layout::e5m2 || layout == Layout::int8_rows) return expand(q, layout).reference;
   if (layout != Layout::permuted) return {};
   const auto all = permute(q);
-  return {all.scales.begin() + all.references_at, all.scales.end()};
+  const auto first = all.scales.begin() +
+                     (element == Layout::int8_rows ? all.int8_references_at : all.references_at);
+  return {first, first + q.rows};
 }
 
 enum class Data { forward, common_sign, wide };

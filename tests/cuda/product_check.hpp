@@ -29,7 +29,7 @@ struct TensorCore {
 };
 
 inline TensorCore tensor_core_of(const Variant& gemm) {
-  if (gemm.family == "cuda_gemm_int8") return {};
+  if (gemm.family.ends_with("int8")) return {};
   if (gemm.family == "cuda_gemm_e5m2" || gemm.family == "cuda_gemm_packed_tiles")
     return {13, 128, 4, 128 * gemm.value("promote"), 0};
   if (gemm.family == "cuda_gemm_packed") {
@@ -51,7 +51,7 @@ struct DenseRows {
     return x[static_cast<std::size_t>(row * k + column)];
   }
 };
-inline std::vector<std::uint8_t> references_of(const DenseRows&, Layout) { return {}; }
+inline std::vector<std::uint8_t> references_of(const DenseRows&, Layout, Layout) { return {}; }
 
 /// Values of an operand row by row, and the exponents of their lowest set bits.
 struct RowValues {
@@ -146,7 +146,8 @@ Outcome check_product(const Operand& a, const Quantized& b, const TensorCore& co
                       const ProductCall& call, const std::vector<unsigned char>& d, Layout a_layout,
                       Layout b_layout, std::int64_t most_rows = 24) {
   Outcome out;
-  const auto a_reference = references_of(a, a_layout), b_reference = references_of(b, b_layout);
+  const auto a_reference = references_of(a, a_layout, a_layout),
+             b_reference = references_of(b, b_layout, a_layout);
   const bool windowed = !a_reference.empty() || !b_reference.empty();
   const auto size = bytes_of(call.d_type);
   const double half_ulp = call.d_type == DType::f32    ? 0x1p-24

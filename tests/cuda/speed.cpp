@@ -267,6 +267,8 @@ void gemm_speeds(Device& device, Meter& meter, const std::vector<unsigned char>&
       {"int8 128x256", &cuda::gemm_int8(), {}},
       {"packed B x e5m2 192", &cuda::gemm_packed_tiles(), {}},
       {"packed B x e5m2 160", &cuda::gemm_packed_tiles(), {{"tokens", 160}, {"stages", 6}}},
+      {"packed B x int8 256", &cuda::gemm_packed_tiles_int8(), {}},
+      {"packed B x int8 192", &cuda::gemm_packed_tiles_int8(), {{"tokens", 192}, {"stages", 5}}},
   };
   const auto variant_of = [&](const Contestant& c, const Problem& p) {
     auto v = c.family->default_variant(p, device.target());
@@ -277,7 +279,7 @@ void gemm_speeds(Device& device, Meter& meter, const std::vector<unsigned char>&
   for (const Shape& s : kShapes)
     for (const auto& c : contestants) {
       const auto p =
-          gemm_problem(s, c.family == &cuda::gemm_int8() ? Layout::int8_rows : Layout::e5m2);
+          gemm_problem(s, c.family->name().ends_with("int8") ? Layout::int8_rows : Layout::e5m2);
       if (c.family->refuses(p, device.target()).empty())
         sources.emplace_back(c.family->emit(p, device.target(), variant_of(c, p)), c.name);
     }
@@ -330,11 +332,9 @@ void gemm_speeds(Device& device, Meter& meter, const std::vector<unsigned char>&
     for (const auto layout : {Layout::e5m2, Layout::int8_rows}) {
       std::vector<std::unique_ptr<Memory>> a, b, a_scales, b_scales, weights, weight_scales;
       for (int i = 0; i < sets; ++i) {
-        if (layout == Layout::e5m2) {
-          weights.push_back(nullptr);
-          weight_scales.push_back(nullptr);
-          permute_weights(device, *b16, s.n, s.k, weights.back(), weight_scales.back());
-        }
+        weights.push_back(nullptr);
+        weight_scales.push_back(nullptr);
+        permute_weights(device, *b16, s.n, s.k, weights.back(), weight_scales.back());
         a.push_back(std::make_unique<Memory>(device, s.m * s.k));
         b.push_back(std::make_unique<Memory>(device, s.n * s.k));
         a_scales.push_back(std::make_unique<Memory>(device, s.m));
@@ -381,7 +381,7 @@ void gemm_speeds(Device& device, Meter& meter, const std::vector<unsigned char>&
                             const auto set = static_cast<std::size_t>(i % sets);
                             args.a = {a[set]->data(), a_scales[set]->data(), s.k, 1, 0, 0};
                             args.b = {b[set]->data(), b_scales[set]->data(), s.k, 1, 0, 0};
-                            if (c.family == &cuda::gemm_packed_tiles())
+                            if (c.family->b_layout(p, v) == Layout::permuted)
                               args.b = {
                                   weights[set]->data(), weight_scales[set]->data(), 0, 0, 0, 0};
                             require(kernel.launch(c.family->launch(p, v, args, device.units()),
@@ -414,10 +414,13 @@ void packed_speeds(Device& device, Meter& meter, const std::vector<unsigned char
       p.b_type = DType::mxfp4;
       p.rotation = 32;
       p.contract = Contract::fast;
-      p.spread = Spread::any;
-      int taken = 0;
+      p.spread = Spread::narrow;
+      std::map<std::string, int> taken;
       for (const auto& plan : plans(p, device.target(), 400)) {
-        if (plan.main_step().variant.family != "cuda_gemm_packed" || ++taken > 6) continue;
+        const auto& family = plan.main_step().variant.family;
+        if (!family.starts_with("cuda_gemm_packed") || family.find("tiles") != family.npos ||
+            ++taken[family] > 4)
+          continue;
         calls.emplace_back(p, plan, Shape{m, n, k});
         for (const auto& step : plan.steps)
           sources.emplace_back(find_family(step.variant.family)
