@@ -3,24 +3,14 @@
 
 #include "generator/cpu/families.hpp"
 #include "generator/cpu/kernel_text.hpp"
-#include "generator/cpu/lane_text.hpp"
-#include "templates/cpu/quantize_parts.h"
+#include "generator/cpu/moving.hpp"
 
 namespace quarterturn::cpu {
 namespace {
 
-using qt::cpu::QuantizeParts;
-
-QuantizeParts parts_of(const Problem& p, const Variant& v, std::int64_t m, std::int64_t k) {
-  return QuantizeParts::of(m, k, padding_unit(p), true, false, false, v.value("tile_m"),
-                           v.value("tile_k"));
-}
-
-class Hadamard : public Family {
+class Hadamard final : public MovingFamily {
  public:
   std::string_view name() const override { return "cpu_hadamard"; }
-  std::int32_t revision() const override { return 1; }
-  Vendor vendor() const override { return Vendor::cpu; }
 
   std::string refuses(const Problem& p, const Target& t) const override {
     if (t.vendor != Vendor::cpu) return "runs on CPUs";
@@ -35,16 +25,6 @@ class Hadamard : public Family {
       return fmt::format("needs a static k that is a multiple of {}", padding_unit(p));
     return {};
   }
-
-  std::vector<Parameter> parameters(const Problem&, const Target& t) const override {
-    return {
-        {"isa", isas(t), ParameterStage::compile, "vector width: 512, 256 AVX2, 0 portable"},
-        {"tile_m", {32, 128}, ParameterStage::compile, "rows in a part"},
-        {"tile_k", {4096, 1024}, ParameterStage::compile, "columns in a part"},
-    };
-  }
-
-  std::string illegal(const Problem&, const Target&, const Variant&) const override { return {}; }
 
   Source emit(const Problem& p, const Target& t, const Variant& v) const override {
     const auto isa = static_cast<Isa>(v.value("isa"));
@@ -63,16 +43,9 @@ class Hadamard : public Family {
                        "qt::cpu::hadamard");
   }
 
-  Launch launch(const Problem& p, const Variant& v, const qt_args& args,
-                std::int64_t) const override {
-    Launch out;
-    out.parts = args.batch * parts_of(p, v, args.m, args.k).per_entry();
-    return out;
-  }
-
-  double predicted_cost(const Problem& p, const Target&, const Variant& v) const override {
-    const double bytes = static_cast<double>(bytes_of(p.a_type) + bytes_of(p.d_type));
-    return moving_cost(parts_of(p, v, p.m.hi, p.k.hi), bytes, static_cast<Isa>(v.value("isa")));
+ private:
+  double bytes_an_element(const Problem& p) const override {
+    return static_cast<double>(bytes_of(p.a_type) + bytes_of(p.d_type));
   }
 };
 
