@@ -66,6 +66,11 @@ class Quantize final : public Family {
     std::vector<std::int64_t> resident = {2};
     if (fits) resident = {4, 3, 2};
     if (fits && longer) resident = {3, 2};
+    // Row-wise work finds its row by a division, which takes registers unless it is a shift.
+    const bool shifts = p.k.is_static() && (p.k.lo & (p.k.lo - 1)) == 0;
+    if (fits && !longer && p.copies == Copies::rows && p.a_rounding == Rounding::sr16 &&
+        !is_expanded(p.d_layout) && !shifts)
+      resident = {3, 2};
     return {{"threads", threads, ParameterStage::compile, "of a block"},
             {"resident", resident, ParameterStage::compile,
              "times 256 threads that an SM should hold: bounds their registers"}};

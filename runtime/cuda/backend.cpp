@@ -125,9 +125,14 @@ class CudaBackend final : public Backend {
   Status upload(void* device, const void* host, std::int64_t bytes) override {
     if (!unavailable_.ok()) return unavailable_;
     const ContextScope scope(*api_, handle_, primary_);
-    return api_->check(api_->cuMemcpyHtoD(reinterpret_cast<CUdeviceptr>(device), host,
-                                          static_cast<std::size_t>(bytes)),
-                       "copy to the device");
+    if (auto status = api_->check(api_->cuMemcpyHtoD(reinterpret_cast<CUdeviceptr>(device), host,
+                                                     static_cast<std::size_t>(bytes)),
+                                  "copy to the device");
+        !status.ok())
+      return status;
+    // That may come back while the last of pageable memory is on its way, for which streams that
+    // do not block on the default one would not wait.
+    return api_->check(api_->cuStreamSynchronize(nullptr), "copy to the device");
   }
   Status download(void* host, const void* device, std::int64_t bytes) override {
     if (!unavailable_.ok()) return unavailable_;

@@ -42,7 +42,7 @@ struct Repeated {
       const auto count = static_cast<std::size_t>(std::min(kPeriod, elements - at) * 2);
       const auto to = reinterpret_cast<cuda::CUdeviceptr>(memory->data(at * 2));
       if (at == 0)
-        device.check(device.api().cuMemcpyHtoD(to, bytes.data(), count), "upload");
+        device.copy_in(to, bytes.data(), count);
       else
         device.check(
             device.api().cuMemcpyDtoDAsync(to, reinterpret_cast<cuda::CUdeviceptr>(memory->data()),

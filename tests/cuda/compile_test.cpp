@@ -86,6 +86,9 @@ std::vector<Problem> problems() {
   full.accumulate = Accumulate::accumulate;
   auto weight_only = gemm_problem(Contract::exact, Spread::any, DType::bf16, Extent::exactly(4096));
   weight_only.a_type = DType::bf16;
+  auto odd_rows = quantize_problem(DType::bf16, 32, ScaleRule::rceil, Rounding::sr16, Copies::rows,
+                                   Layout::plain);
+  odd_rows.k = Extent::exactly(14336);
   return {
       gemm_problem(Contract::fast, Spread::any, DType::bf16, Extent::exactly(4096)),
       gemm_problem(Contract::exact, Spread::narrow, DType::bf16, Extent::exactly(4096)),
@@ -102,6 +105,7 @@ std::vector<Problem> problems() {
                        Layout::e5m2),
       quantize_problem(DType::f16, 128, ScaleRule::ceil, Rounding::rne, Copies::rows,
                        Layout::int8_rows),
+      odd_rows,
       squares_problem(DType::bf16, Rounding::sr16),
       squares_problem(DType::f32, Rounding::half_away),
       packed_problem(8, DType::bf16),

@@ -49,6 +49,12 @@ class Device {
   void enter() const { check(api_->cuCtxPushCurrent(context_), "enter the context"); }
 
   void check(cuda::CUresult error, const char* what) const { require(api_->check(error, what)); }
+  /// Copies from the host; done on return. cuMemcpyHtoD alone may come back while the last of
+  /// pageable memory is on its way, and our stream does not wait for the default one.
+  void copy_in(cuda::CUdeviceptr to, const void* from, std::size_t bytes) const {
+    check(api_->cuMemcpyHtoD(to, from, bytes), "upload");
+    check(api_->cuStreamSynchronize(nullptr), "upload");
+  }
   void synchronize() const { check(api_->cuStreamSynchronize(stream_), "synchronise"); }
 
   /// The kernel of a variant; compiled once.
@@ -153,10 +159,7 @@ class Memory {
     device_.synchronize();
   }
   void upload(const void* from) {
-    if (bytes_ > 0)
-      device_.check(
-          device_.api().cuMemcpyHtoD(whole_ + kGuard, from, static_cast<std::size_t>(bytes_)),
-          "upload");
+    if (bytes_ > 0) device_.copy_in(whole_ + kGuard, from, static_cast<std::size_t>(bytes_));
   }
   template <class T = unsigned char>
   T* data(std::int64_t offset = 0) const {

@@ -79,11 +79,9 @@ std::unique_ptr<Memory> repeated(Device& device, const std::vector<unsigned char
                                  std::int64_t bytes) {
   auto out = std::make_unique<Memory>(device, bytes);
   for (std::int64_t at = 0; at < bytes; at += static_cast<std::int64_t>(pattern.size()))
-    device.check(device.api().cuMemcpyHtoD(
-                     reinterpret_cast<cuda::CUdeviceptr>(out->data(at)), pattern.data(),
-                     static_cast<std::size_t>(std::min<std::int64_t>(
-                         bytes - at, static_cast<std::int64_t>(pattern.size())))),
-                 "upload");
+    device.copy_in(reinterpret_cast<cuda::CUdeviceptr>(out->data(at)), pattern.data(),
+                   static_cast<std::size_t>(std::min<std::int64_t>(
+                       bytes - at, static_cast<std::int64_t>(pattern.size()))));
   return out;
 }
 
