@@ -155,6 +155,7 @@ class GemmPacked final : public Family {
                          static_cast<double>(p.k.hi) * 0.53125;
     const auto tiles = ceil_div(std::max<std::int64_t>(p.m.hi, 1), v.value("tokens"));
     double factor = 1.0 + 0.002 * static_cast<double>(v.value("tokens"));
+    if (is_int8()) factor *= 1.17;  // decoding costs more
     for (const auto& axis : parameters(p, t))
       if (v.value(axis.name) != axis.values.front()) factor += 0.02;
     return (bytes * static_cast<double>(tiles) * factor / 3.6e12 + 3e-6) / 12.3e-12;
