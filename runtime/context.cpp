@@ -236,9 +236,14 @@ Context::Built Context::build_heuristic(const Problem& problem) {
   return first;
 }
 
+Result<std::shared_ptr<const Executable>> Context::prebuilt(const Problem& problem) const {
+  return Executable::prebuilt(*backend_, problem,
+                              [this](const Plan& plan) { return !is_disabled(plan); });
+}
+
 std::shared_ptr<PreparedPlan> Context::in_background(const Problem& problem) {
   const auto wanted = enabled_plans(problem, 1);
-  auto now = Executable::prebuilt(*backend_, problem);
+  auto now = prebuilt(problem);
   if (wanted.empty() || !now.ok()) return nullptr;
   // Only a plan that reads the same operands can take over later.
   const Step* gemm = wanted[0].find(StepKind::gemm);
@@ -273,7 +278,7 @@ std::shared_ptr<PreparedPlan> Context::in_background(const Problem& problem) {
 
 Result<std::shared_ptr<PreparedPlan>> Context::reference(const Problem& problem,
                                                          const Status& why) {
-  auto executable = Executable::prebuilt(*backend_, problem);
+  auto executable = prebuilt(problem);
   if (!executable.ok()) return why.ok() ? executable.status() : why;
   if (why.code() == Code::no_compiler) {
     if (!said_no_compiler_.exchange(true))

@@ -89,6 +89,7 @@ class Context {
   std::shared_ptr<PreparedPlan> prepared(const Problem& problem, Match match, std::string place,
                                          std::shared_ptr<const Executable> executable);
   std::shared_ptr<PreparedPlan> stored_answer(const Problem& problem, Status& why_not);
+  Result<std::shared_ptr<const Executable>> prebuilt(const Problem& problem) const;
   std::shared_ptr<PreparedPlan> in_background(const Problem& problem);
   Result<std::shared_ptr<PreparedPlan>> reference(const Problem& problem, const Status& why);
   void quarantine(const Problem& problem, const Plan& plan, const Status& status);

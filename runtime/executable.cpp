@@ -60,14 +60,15 @@ Result<std::shared_ptr<const Executable>> Executable::build(Backend& backend,
   return std::shared_ptr<const Executable>(std::move(out));
 }
 
-Result<std::shared_ptr<const Executable>> Executable::prebuilt(Backend& backend,
-                                                               const Problem& problem) {
+Result<std::shared_ptr<const Executable>> Executable::prebuilt(
+    Backend& backend, const Problem& problem, const std::function<bool(const Plan&)>& allowed) {
   const Target target = backend.prebuilt_target();
   auto all = plans(problem, target, kPrebuiltTries);
   if (all.empty()) return default_plan(problem, target).status();
   Status first;
   // Not every family has a form without a compiler: the first plan whose steps all have one.
   for (Plan& plan : all) {
+    if (allowed && !allowed(plan)) continue;
     std::vector<std::shared_ptr<const Kernel>> kernels;
     for (Step& step : plan.steps) {
       auto kernel = backend.prebuilt(step_problem(problem, target, plan, step.kind), step.variant);
@@ -90,6 +91,7 @@ Result<std::shared_ptr<const Executable>> Executable::prebuilt(Backend& backend,
     out->launches_.reserve(out->steps_.size());
     return std::shared_ptr<const Executable>(std::move(out));
   }
+  if (first.ok()) first = Status(Code::not_supported, "no plan with a prebuilt form is allowed");
   return first;
 }
 

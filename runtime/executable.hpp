@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,9 +23,11 @@ class Executable {
   static Result<std::shared_ptr<const Executable>> build(Backend& backend, const Problem& problem,
                                                          const Plan& plan);
 
-  /// The prebuilt kernels' form of a problem: no compiler involved, slower.
-  static Result<std::shared_ptr<const Executable>> prebuilt(Backend& backend,
-                                                            const Problem& problem);
+  /// The prebuilt kernels' form of a problem: no compiler involved, slower. `allowed` may turn
+  /// plans down; without it all are allowed.
+  static Result<std::shared_ptr<const Executable>> prebuilt(
+      Backend& backend, const Problem& problem,
+      const std::function<bool(const Plan&)>& allowed = {});
 
   const Problem& problem() const { return problem_; }
   const Plan& plan() const { return plan_; }

@@ -191,6 +191,8 @@ Result<qt_tensor> Instance::operand(const SourceOperand& source, DType type, Lay
   auto plan = default_plan(p, backend_.device().target);
   if (!plan.ok()) return plan.status();
   auto executable = Executable::build(backend_, p, *plan);
+  if (!executable.ok() && executable.status().code() == Code::no_compiler)
+    executable = Executable::prebuilt(backend_, p);
   if (!executable.ok()) return executable.status();
 
   const auto padding = padding_unit(spec_.problem);

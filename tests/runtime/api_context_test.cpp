@@ -100,6 +100,20 @@ TEST_CASE("context.no compiler: stored code, then the prebuilt kernel, with one 
   CHECK(fresh.logged.count("no C++ compiler") == 1);
 }
 
+TEST_CASE("context.disabled families do not serve without a compiler either") {
+  const TemporaryFolder empty;
+  const Variable path("PATH", empty.path());
+  const Variable disabled("QTURN_DISABLE", "cpu_gemm");
+  Options options;
+  const auto code = options.folder.file("code");
+  options.c.code_cache = code.c_str();
+  const auto context = make_context(options);
+  qturn_plan* plan = nullptr;
+  const auto wanted = linear(24, 32, 64);
+  CHECK(qturn_prepare(context.get(), &wanted, &plan) == QTURN_NOT_SUPPORTED);
+  CHECK(plan == nullptr);
+}
+
 TEST_CASE("context.jit off starts no compiler") {
   Options options;
   const TemporaryFolder folder;
