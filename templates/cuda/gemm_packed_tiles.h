@@ -200,32 +200,70 @@ QT_FN void store_tile(const qt_args& args, const Tiles<Config>& tiles, u32 first
   sync_named(1u + group, 128u);
 }
 
-/// The next `count` chunks of K, added to `sums` if `keep` is 1.
+/// Decodes and multiplies one tile's chunks. While a chunk's products run, the next one is decoded
+/// into the other half of `a`.
 template <class Config, class Sum, int width>
-QT_FN void multiply_chunks(Sum (&sums)[width], u32 count, u32 keep, const u32 (&of_weights)[2],
-                           u32 base, u32 group, u32 thread, u32& stage, u32& parity) {
+QT_FN void multiply_tile(Sum (&sums)[width], u32 k_chunks, const u32 (&of_weights)[2], u32 base,
+                         u32 group, u32 thread, u32& stage, u32& parity) {
   using S = Shared<Config>;
-  for (u32 i = 0; i < count; ++i) {
+  constexpr bool promotes = Config::promote != 0;
+  static_assert(Config::promote % 2 == 0, "sums are promoted after an even number of chunks");
+  Sum part[promotes ? width : 1];
+  Words4 a[2][4];
+  const auto fetch = [&](Words4(&to)[4]) {
     const u32 w = base + S::w_at + stage * S::w_bytes;
     barrier_wait(base + S::full_at + 8u * stage, parity);
-    Words4 a[4];
     decode_chunk<Config::element>(w + group * kChunkCodes + thread * 16u,
                                   w + kStripes * kChunkCodes + group * kChunkScales + thread * 2u,
-                                  of_weights[0], of_weights[1], a);
-    pin(sums);
-    wgmma_fence();
-    const u64 x = wgmma_tile(base + stage * S::x_bytes);
+                                  of_weights[0], of_weights[1], to);
+  };
+  QT_UNROLL
+  for (u32 j = 0; j < u32(width); ++j) sums[j] = Sum(0);
+  fetch(a[0]);
+  u32 pending = 0;  // chunks in `part`
+  for (u32 chunk = 0; chunk < k_chunks; chunk += 2u) {
     QT_UNROLL
-    for (u32 s = 0; s < 4u; ++s) packed::multiply(sums, a[s], x + s * 2u, keep | i | s);
-    wgmma_commit();
-    wgmma_wait<0>();
-    QT_UNROLL
-    for (u32 s = 0; s < 4u; ++s) pin(a[s]);
-    pin(sums);
-    if (thread % 32u == 0) barrier_arrive(base + S::empty_at + 8u * stage);
-    if (++stage == Config::stages) {
-      stage = 0;
-      parity ^= 1u;
+    for (u32 half = 0; half < 2u; ++half) {
+      if (chunk + half >= k_chunks) continue;
+      const u64 x = wgmma_tile(base + stage * S::x_bytes);
+      const u32 empty = base + S::empty_at + 8u * stage;
+      if constexpr (promotes) {
+        pin(part);
+      } else {
+        pin(sums);
+      }
+      wgmma_fence();
+      QT_UNROLL
+      for (u32 s = 0; s < 4u; ++s) {
+        if constexpr (promotes) {
+          packed::multiply(part, a[half][s], x + s * 2u, pending | half | s);
+        } else {
+          packed::multiply(sums, a[half][s], x + s * 2u, 1u);
+        }
+      }
+      wgmma_commit();
+      if (++stage == Config::stages) {
+        stage = 0;
+        parity ^= 1u;
+      }
+      if (chunk + half + 1u < k_chunks) fetch(a[1u - half]);
+      wgmma_wait<0>();
+      QT_UNROLL
+      for (u32 s = 0; s < 4u; ++s) pin(a[half][s]);
+      if constexpr (promotes) {
+        pin(part);
+      } else {
+        pin(sums);
+      }
+      if (thread % 32u == 0) barrier_arrive(empty);
+    }
+    if constexpr (promotes) {
+      pending += 2u;
+      if (pending == Config::promote || chunk + 2u >= k_chunks) {
+        QT_UNROLL
+        for (u32 j = 0; j < u32(width); ++j) sums[j] = sums[j] + part[j];
+        pending = 0;
+      }
     }
   }
 }
@@ -251,20 +289,7 @@ QT_FN void multiply(const qt_args& args, const Tiles<Config>& tiles, u32 base) {
       of_weights[half] = weight < args.n ? b_references[weight] : kZeroRow;
     }
     Sum sums[width];
-    QT_UNROLL
-    for (u32 j = 0; j < width; ++j) sums[j] = Sum(0);
-    if constexpr (Config::promote == 0) {
-      multiply_chunks<Config>(sums, tiles.k_chunks, 1u, of_weights, base, group, thread, stage,
-                              parity);
-    } else {
-      Sum part[width];
-      for (u32 begin = 0; begin < tiles.k_chunks; begin += Config::promote) {
-        multiply_chunks<Config>(part, min_u32(tiles.k_chunks - begin, Config::promote), 0u,
-                                of_weights, base, group, thread, stage, parity);
-        QT_UNROLL
-        for (u32 j = 0; j < width; ++j) sums[j] = sums[j] + part[j];
-      }
-    }
+    multiply_tile<Config>(sums, tiles.k_chunks, of_weights, base, group, thread, stage, parity);
     store_tile<Config>(args, tiles, first_token, weight0, of_weights, sums, group, thread, base);
   }
 }
