@@ -332,7 +332,9 @@ typedef struct qturn_stats {
   uint64_t prepares, runs;
   uint64_t matched[6]; /* prepares by QTURN_MATCH_* */
   uint64_t compiles, code_hits, quarantined;
-  uint64_t window_fallbacks; /* windowed GPU plans that took their exact stand-in */
+  /* Rows of windowed GPU plans that took their exact stand-in. Always 0 in this version: kernels
+     count them on the device, and nothing gathers them yet. */
+  uint64_t window_fallbacks;
 } qturn_stats;
 /* Set struct_size first. */
 QTURN_API qturn_status qturn_get_stats(qturn_context* context, qturn_stats* out);
