@@ -15,6 +15,31 @@ inline bool is_expanded(Layout layout) {
   return layout == Layout::e5m2 || layout == Layout::int8_rows;
 }
 
+/// Kernel text of what a row's elements are.
+inline std::string element_text(Layout layout) {
+  return layout == Layout::e5m2 ? "qt::cuda::Expanded::e5m2" : "qt::cuda::Expanded::int8";
+}
+
+/// The bytes of an expanded operand [batch, rows, k] in boxes of 128 by `box_rows`, for the tensor
+/// memory access unit.
+inline TensorMap expanded_map(TensorMap::Memory memory, Layout layout, const Problem& p,
+                              const qt_tensor& tensor, std::int64_t rows, const qt_args& args,
+                              std::int64_t box_rows) {
+  const auto pitch = static_cast<std::uint64_t>(
+      packed_stride(layout, round_up(std::max<std::int64_t>(args.k, 1), padding_unit(p))));
+  const auto height = static_cast<std::uint64_t>(std::max<std::int64_t>(rows, 1));
+  TensorMap out;
+  out.memory = memory;
+  out.type = TensorMap::Type::u8;
+  out.swizzle = TensorMap::Swizzle::b128;
+  out.rank = 3;
+  out.sizes = {pitch, height, static_cast<std::uint64_t>(args.batch)};
+  out.strides_bytes = {
+      pitch, args.batch > 1 ? static_cast<std::uint64_t>(tensor.batch_stride) : pitch * height};
+  out.box = {128, static_cast<std::uint32_t>(box_rows), 1};
+  return out;
+}
+
 /// The problem's d_layout is expanded.
 struct ExpandedRows {
   std::int64_t threads, threads_per_row;
@@ -40,9 +65,7 @@ struct ExpandedRows {
     const auto scales_at = (blocks - 1) * 16 + (blocks - 1) / 8 * 16 + 16;
     return rows_of_block() * round_up(scales_at + blocks, 16) + threads / 32 * 12;
   }
-  std::string element() const {
-    return layout == Layout::e5m2 ? "qt::cuda::Expanded::e5m2" : "qt::cuda::Expanded::int8";
-  }
+  std::string element() const { return element_text(layout); }
 };
 
 /// Why not even one row fits shared memory; empty when it does.

@@ -3,16 +3,14 @@
 
 #include <algorithm>
 
-#include "generator/cuda/config_text.hpp"
 #include "generator/cuda/families.hpp"
+#include "generator/cuda/packed.hpp"
 
 namespace quarterturn::cuda {
 namespace {
 
-// Constants of gemm_packed.h and permuted.h.
-constexpr std::int64_t kStripe = 64, kChunk = 128, kChunkBytes = 4096 + 256;
-constexpr std::int64_t kLongestInt8 = 131072;  // of K before int32 sums of 96 * 96 could overflow
-constexpr std::int64_t kGroups = 4;            // warp groups that multiply
+// Constants of gemm_packed.h.
+constexpr std::int64_t kGroups = 4;  // warp groups that multiply
 constexpr std::uint32_t kThreads = 640;
 constexpr std::int64_t kMostBlocks = 148;  // no Hopper chip has more SMs
 
@@ -27,24 +25,8 @@ class GemmPacked final : public Family {
   Vendor vendor() const override { return Vendor::nvidia; }
 
   std::string refuses(const Problem& p, const Target& t) const override {
-    if (t.arch != "sm_90a") return "needs sm_90a (wgmma)";
-    if (p.op != Op::gemm) return "multiplies quantised operands: op = gemm";
-    if (p.a_type != DType::mxfp4 || p.b_type != DType::mxfp4) return "needs both operands in mxfp4";
-    if (p.grouping != Grouping::none || p.batch.hi > 1) return "has no grouped or batched form";
-    if (p.epilogue != Epilogue::none) return "has no activation in its epilogue";
-    if (p.accumulate != Accumulate::overwrite) return "does not add to C";
-    if (p.d_layout != Layout::plain) return "writes D row-major";
-    if (is_int8() && p.spread == Spread::any)
-      return "its window of 4 binades a row is for spread = narrow (rotated forward operands)";
-    if (!is_int8() && p.contract == Contract::exact)
-      return "FP8 accumulation is not contract = exact";
-    if (is_int8() && p.k.hi > kLongestInt8)
-      return fmt::format("int32 sums hold K up to {}", kLongestInt8);
-    if (p.m.hi > 256) return "is for up to 256 tokens: m";
-    if (p.k.lo < 1) return "needs k of at least 1";
-    if (auto reason = refuse_layout("a_layout", p.a_layout, layout_); !reason.empty())
-      return reason;
-    return refuse_layout("b_layout", p.b_layout, Layout::permuted);
+    if (auto reason = refuse_packed(p, t, layout_); !reason.empty()) return reason;
+    return p.m.hi > 256 ? "is for up to 256 tokens: m" : "";
   }
 
   std::vector<Parameter> parameters(const Problem& p, const Target&) const override {
@@ -80,8 +62,7 @@ class GemmPacked final : public Family {
         "quarterturn_gemm_packed_{}_{}_{}_{}x{}", is_int8() ? "int8" : "e5m2", name_of(p.role),
         name_of(p.d_type), v.value("tokens"), v.value("stripes") * kStripe);
     ConfigText text;
-    text.constant("qt::cuda::Expanded", "element",
-                  is_int8() ? "qt::cuda::Expanded::int8" : "qt::cuda::Expanded::e5m2", "of A");
+    text.constant("qt::cuda::Expanded", "element", element_text(layout_), "of A");
     text.dimension("k", p.k);
     text.constant("long long", "k_unit", fmt::format("{}", padding_unit(p)), "k is padded to");
     text.constant("qt::cuda::DType", "output",
@@ -115,17 +96,8 @@ class GemmPacked final : public Family {
     out.shared_bytes = shared_bytes(v);
     out.start = Launch::Start::early;
     out.map_count = 1;
-    auto& map = out.maps[0];
-    map.memory = TensorMap::Memory::a_data;
-    map.type = TensorMap::Type::u8;
-    map.swizzle = TensorMap::Swizzle::b128;
-    map.rank = 3;
-    const auto rows = static_cast<std::uint64_t>(std::max<std::int64_t>(args.m, 1));
-    map.sizes = {static_cast<std::uint64_t>(pitch), rows, 1};
-    map.strides_bytes = {static_cast<std::uint64_t>(pitch),
-                         static_cast<std::uint64_t>(pitch) * rows};
-    map.box = {static_cast<std::uint32_t>(kChunk), static_cast<std::uint32_t>(v.value("tokens")),
-               1};
+    out.maps[0] = expanded_map(TensorMap::Memory::a_data, layout_, p, args.a, args.m, args,
+                               v.value("tokens"));
     return out;
   }
 

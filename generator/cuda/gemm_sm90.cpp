@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "generator/cuda/config_text.hpp"
+#include "generator/cuda/expanded.hpp"
 #include "generator/cuda/families.hpp"
 
 namespace quarterturn::cuda {
@@ -129,9 +130,10 @@ class GemmSm90 final : public Family {
     out.cluster = {static_cast<std::uint32_t>(cluster), 1, 1};
     out.shared_bytes = shared_bytes(p, v);
     out.map_count = 2;
-    out.maps[0] = map(TensorMap::Memory::a_data, p, args.a, args.m, args, v.value("tile_m"));
-    out.maps[1] =
-        map(TensorMap::Memory::b_data, p, args.b, args.n, args, v.value("tile_n") / cluster);
+    out.maps[0] = expanded_map(TensorMap::Memory::a_data, layout_, p, args.a, args.m, args,
+                               v.value("tile_m"));
+    out.maps[1] = expanded_map(TensorMap::Memory::b_data, layout_, p, args.b, args.n, args,
+                               v.value("tile_n") / cluster);
     return out;
   }
 
@@ -200,24 +202,6 @@ class GemmSm90 final : public Family {
   }
   static std::int64_t shared_bytes(const Problem& p, const Variant& v) {
     return shared_bytes(p, v, v.value("stages"));
-  }
-
-  TensorMap map(TensorMap::Memory memory, const Problem& p, const qt_tensor& tensor,
-                std::int64_t rows, const qt_args& args, std::int64_t box_rows) const {
-    const auto pitch = static_cast<std::uint64_t>(
-        packed_stride(layout_, round_up(std::max<std::int64_t>(args.k, 1), padding_unit(p))));
-    TensorMap out;
-    out.memory = memory;
-    out.type = TensorMap::Type::u8;
-    out.swizzle = TensorMap::Swizzle::b128;
-    out.rank = 3;
-    out.sizes = {pitch, static_cast<std::uint64_t>(std::max<std::int64_t>(rows, 1)),
-                 static_cast<std::uint64_t>(args.batch)};
-    out.strides_bytes = {pitch, args.batch > 1 ? static_cast<std::uint64_t>(tensor.batch_stride)
-                                               : pitch * static_cast<std::uint64_t>(
-                                                             std::max<std::int64_t>(rows, 1))};
-    out.box = {static_cast<std::uint32_t>(kChunk), static_cast<std::uint32_t>(box_rows), 1};
-    return out;
   }
 
   Layout layout_;
