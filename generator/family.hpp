@@ -78,8 +78,13 @@ struct Launch {
 
 /// A call's sizes, inside the Extents of its Problem.
 struct Sizes {
-  std::int64_t m = 0, n = 0, k = 0, batch = 1;
+  std::int64_t m = 0, n = 0, k = 0, batch = 1, groups = 1;
 };
+
+/// The upper ends of a problem's extents.
+inline Sizes most_sizes(const Problem& p) {
+  return {p.m.hi, p.n.hi, p.k.hi, p.batch.hi, p.groups.hi};
+}
 
 class Family {
  public:

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "generator/family.hpp"
+#include "generator/grouping.hpp"
 
 namespace quarterturn {
 namespace {
@@ -16,6 +17,12 @@ Problem operand_problem(const Problem& p, bool is_b, Layout wanted) {
   Problem step;
   step.role = p.role;
   step.batch = p.batch;
+  if (is_b && (p.grouping == Grouping::m_contiguous || p.grouping == Grouping::m_masked)) {
+    step.batch = p.groups;
+  } else if (p.grouping == Grouping::m_masked || p.grouping == Grouping::k_grouped) {
+    step.grouping = p.grouping;
+    step.groups = p.groups;
+  }
   step.d_type = DType::mxfp4;
   step.d_layout = wanted;
   step.rotation = p.rotation;
@@ -288,6 +295,7 @@ Status check_plan(const Problem& problem, const Target& target, const Plan& plan
 Workspace workspace_of(const Problem& problem, const Target& target, const Plan& plan,
                        const Sizes& sizes) {
   Workspace out;
+  const Entries entries = entries_of(problem, sizes.batch, sizes.groups);
   std::int64_t at = 0;
   const auto reserve = [&at](std::int64_t bytes) {
     const std::int64_t offset = at;
@@ -298,25 +306,26 @@ Workspace workspace_of(const Problem& problem, const Target& target, const Plan&
   const Family* family = gemm ? find_family(gemm->variant.family) : nullptr;
   if (family) {
     if (plan.find(StepKind::quantize_a) || plan.find(StepKind::pack_a)) {
-      const auto bytes = operand_bytes(family->a_layout(problem, gemm->variant), sizes.m, sizes.k,
-                                       padding_unit(problem));
-      out.a_codes = reserve(bytes.codes * sizes.batch);
-      out.a_scales = reserve(bytes.scales * sizes.batch);
+      const auto bytes = copy_bytes(problem, family->a_layout(problem, gemm->variant), sizes.m,
+                                    sizes.k, sizes.groups);
+      out.a_codes = reserve(bytes.codes * entries.a);
+      out.a_scales = reserve(bytes.scales * entries.a);
     }
     if (plan.find(StepKind::quantize_b) || plan.find(StepKind::pack_b)) {
-      const auto bytes = operand_bytes(family->b_layout(problem, gemm->variant), sizes.n, sizes.k,
-                                       padding_unit(problem));
-      out.b_codes = reserve(bytes.codes * sizes.batch);
-      out.b_scales = reserve(bytes.scales * sizes.batch);
+      const auto bytes = copy_bytes(problem, family->b_layout(problem, gemm->variant), sizes.n,
+                                    sizes.k, sizes.groups);
+      out.b_codes = reserve(bytes.codes * entries.b);
+      out.b_scales = reserve(bytes.scales * entries.b);
     }
   }
   OperandBytes plain;
   for (const bool is_b : {false, true})
     if (route_of(plan, is_b) == Route::by_plain) {
       const auto bytes =
-          operand_bytes(Layout::plain, is_b ? sizes.n : sizes.m, sizes.k, padding_unit(problem));
-      plain.codes = std::max(plain.codes, bytes.codes * sizes.batch);
-      plain.scales = std::max(plain.scales, bytes.scales * sizes.batch);
+          copy_bytes(problem, Layout::plain, is_b ? sizes.n : sizes.m, sizes.k, sizes.groups);
+      const auto matrices = is_b ? entries.b : entries.a;
+      plain.codes = std::max(plain.codes, bytes.codes * matrices);
+      plain.scales = std::max(plain.scales, bytes.scales * matrices);
     }
   out.plain_codes = reserve(plain.codes);
   out.plain_scales = reserve(plain.scales);

@@ -4,6 +4,8 @@
 
 #include <charconv>
 
+#include "generator/grouping.hpp"
+
 namespace quarterturn {
 namespace {
 
@@ -66,7 +68,8 @@ Status check_extent(std::string_view name, const Extent& extent, std::int64_t le
 // run-time one counts tokens and is padded.
 Status check_contraction(std::string_view name, const Extent& extent, const Problem& problem) {
   const std::int64_t unit = padding_unit(problem);
-  if (!extent.is_static() || problem.role == Role::wgrad || extent.lo % unit == 0) return {};
+  const bool tokens = problem.role == Role::wgrad || problem.grouping == Grouping::k_grouped;
+  if (!extent.is_static() || tokens || extent.lo % unit == 0) return {};
   return bad(
       fmt::format("{} = {} is not a multiple of {}: the contraction axis of features must be a "
                   "multiple of the MX "
@@ -232,8 +235,8 @@ Status check_types(const Problem& p) {
 
 Status validate(const Problem& p) {
   if (auto s = check_extent("m", p.m, 0); !s.ok()) return s;
-  if (auto s = check_extent("k", p.k, p.k.is_static() && p.role != Role::wgrad ? 1 : 0); !s.ok())
-    return s;
+  const bool tokens = p.role == Role::wgrad || p.grouping == Grouping::k_grouped;
+  if (auto s = check_extent("k", p.k, p.k.is_static() && !tokens ? 1 : 0); !s.ok()) return s;
   if (multiplies(p.op)) {
     if (auto s = check_extent("n", p.n, 1); !s.ok()) return s;
   } else if (p.n != Extent{}) {
@@ -243,6 +246,7 @@ Status validate(const Problem& p) {
   if (auto s = check_extent("groups", p.groups, 1); !s.ok()) return s;
   if (auto s = check_types(p); !s.ok()) return s;
   if (auto s = check_numerics(p); !s.ok()) return s;
+  if (auto s = check_grouping(p); !s.ok()) return s;
   if (p.op == Op::hadamard && p.rotation == 0)
     return bad("op hadamard needs a rotation size: 16, 32, 64, 128 or 256");
   const bool along_rows = multiplies(p.op) || p.copies != Copies::columns;

@@ -64,6 +64,15 @@ struct Extent {
 /// rows], row-major. b_type mxfp4 in `hadamard_gemm` is a prepared weight; a_type bf16/f16 with
 /// b_type mxfp4 in `gemm` is weight-only. `pack` moves MXFP4 codes and scales of operand A [m, k]
 /// from a_layout to d_layout.
+///
+/// `grouping` (a mixture of experts; batch is then 1, group sizes are in device memory):
+///   m_contiguous  A [m, k] and D [m, n] hold the groups' rows behind each other, B is
+///                 [groups, n, k]
+///   m_masked      A [groups, m, k], B [groups, n, k], D [groups, m, n], of which each group uses
+///                 its first rows
+///   k_grouped     tokens are contracted: A [m, k], B [n, k], D [groups, m, n]; in quantised copies
+///                 every group is padded (grouping.hpp). In `quantize` it divides the rows of X for
+///                 the column copy.
 struct Problem {
 #define X(type, name, value) type name = value;
   QTURN_PROBLEM_FIELDS(X)

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "generator/grouping.hpp"
 #include "runtime/operand.hpp"
 #include "runtime/slots.hpp"
 
@@ -110,6 +111,7 @@ Status bind_packed(const qturn_operand& given, const Slot& slot, Which which, st
       packed_operand(slot.layout, slot.rows, slot.columns, slot.padding, given.data, given.scales);
   auto& t = out.tensor;
   auto bytes = slot.bytes();
+  if (slot.references > 1) t.scale_batch_stride = slot.rows;
   if (given.ld != 0 && given.ld != t.ld) {
     if (!plain)
       return invalid(fmt::format("{}.ld = {}: layout {} is always tightly packed; leave it 0",
@@ -169,8 +171,9 @@ Status bind_operand(const PreparedPlan& plan, const qturn_operand& given, Which 
   const Slot slot = slot_of(p, plan.a_layout(), plan.b_layout(), which, sizes);
   if (slot.type == DType::none) return {};
   if (auto s = check_meaning(given, p, slot, which); !s.ok()) return s;
-  return slot.type == DType::mxfp4 ? bind_packed(given, slot, which, sizes.batch, out)
-                                   : bind_dense(given, slot, which, sizes.batch, out);
+  const auto matrices = matrices_of(p, which, sizes);
+  return slot.type == DType::mxfp4 ? bind_packed(given, slot, which, matrices, out)
+                                   : bind_dense(given, slot, which, matrices, out);
 }
 
 // Both operands of a product must have been flipped by the same signs; ops of one operand have
@@ -223,7 +226,8 @@ Status take_epilogue(const Problem& p, const qturn_args& given, const Sizes& s, 
     out.c = dense_matrix(s.m, s.n, const_cast<void*>(given.c));
     out.c.ld = ldc;
     out.c.batch_stride = given.c == d.tensor.data ? d.tensor.batch_stride : s.m * ldc;
-    const auto bytes = ((s.batch - 1) * out.c.batch_stride + (s.m - 1) * ldc + s.n) * element;
+    const auto bytes =
+        ((matrices_of(p, Which::d, s) - 1) * out.c.batch_stride + (s.m - 1) * ldc + s.n) * element;
     if (given.c == d.tensor.data && ldc != d.tensor.ld)
       return invalid(fmt::format("c is d itself, but ldc = {} and d.ld = {}", ldc, d.tensor.ld));
     if (given.c != d.tensor.data) c_span = span_of("c", given.c, bytes);
@@ -233,7 +237,7 @@ Status take_epilogue(const Problem& p, const qturn_args& given, const Sizes& s, 
         !status.ok())
       return status;
     out.bias = given.bias;
-    bias_span = span_of("bias", given.bias, s.n * element);
+    bias_span = span_of("bias", given.bias, s.groups * s.n * element);
   } else if (given.bias) {
     return invalid(
         "bias is given, but the problem has none; prepare it with bias = "
@@ -242,7 +246,38 @@ Status take_epilogue(const Problem& p, const qturn_args& given, const Sizes& s, 
   return {};
 }
 
-Status take_place(const qturn_args& given, const Sizes& s, Call& out) {
+Status take_groups(const Problem& p, const qturn_args& given, Sizes& s, Span& span, qt_args& out) {
+  const auto groups = given.groups == 0 ? p.groups.lo : given.groups;
+  if (auto status = take_size("groups", p.groups, groups, s.groups); !status.ok()) return status;
+  const bool masked = p.grouping == Grouping::m_masked;
+  const bool by_ends = p.grouping != Grouping::none && !masked;
+  if (given.group_ends && !by_ends)
+    return invalid(fmt::format("group_ends are given, but the problem's grouping is {}{}",
+                               name_of(p.grouping), masked ? ": give group_counts" : ""));
+  if (given.group_counts && !masked)
+    return invalid(fmt::format("group_counts are given, but the problem's grouping is {}{}",
+                               name_of(p.grouping), by_ends ? ": give group_ends" : ""));
+  out.groups = s.groups;
+  if (p.grouping == Grouping::none) return {};
+  const char* name = masked ? "group_counts" : "group_ends";
+  out.group_sizes = masked ? given.group_counts : given.group_ends;
+  if (auto status = check_pointer(name, out.group_sizes, alignof(std::int32_t)); !status.ok())
+    return status;
+  span = span_of(name, out.group_sizes, s.groups * std::int64_t{sizeof(std::int32_t)});
+  if (s.m > INT32_MAX || s.k > INT32_MAX)
+    return invalid(
+        fmt::format("m = {}, k = {}: grouped calls hold at most {} rows or tokens, as "
+                    "group sizes are int32",
+                    s.m, s.k, INT32_MAX));
+  return {};
+}
+
+Status take_place(const Problem& p, const qturn_args& given, const Sizes& s, Call& out) {
+  if (p.grouping == Grouping::k_grouped && (given.k0 != 0 || given.k_global != 0))
+    return invalid(
+        fmt::format("k0 = {}, k_global = {}: a k_grouped copy is never part of a longer "
+                    "one; leave both 0",
+                    given.k0, given.k_global));
   if (given.row0 < 0 || given.row0_b < 0 || given.k0 < 0 || given.k_global < 0)
     return invalid(fmt::format("row0 = {}, row0_b = {}, k0 = {}, k_global = {}: none is negative",
                                given.row0, given.row0_b, given.k0, given.k_global));
@@ -291,11 +326,13 @@ Status bind(const PreparedPlan& plan, const qturn_args& given, const qturn_opera
   if (auto status = take_size("k", p.k, given.k, s.k); !status.ok()) return status;
   const auto batch = given.batch == 0 ? p.batch.lo : given.batch;
   if (auto status = take_size("batch", p.batch, batch, s.batch); !status.ok()) return status;
-  if (s.m == 0 || (multiplies(p.op) && s.n == 0)) {
+  if (is_empty(p, s.m, s.n)) {
     out.work = Call::Work::none;
     return {};
   }
 
+  Span groups;
+  if (auto status = take_groups(p, given, s, groups, out.args); !status.ok()) return status;
   Bound bound_a, bound_b, bound_d, bound_d2;
   if (auto status = bind_operand(plan, given.a, Which::a, s, bound_a); !status.ok()) return status;
   if (auto status = bind_operand(plan, b, Which::b, s, bound_b); !status.ok()) return status;
@@ -307,7 +344,7 @@ Status bind(const PreparedPlan& plan, const qturn_args& given, const qturn_opera
   args.m = s.m;
   args.n = s.n;
   args.k = s.k;
-  args.batch = s.batch;
+  args.batch = matrices_of(p, Which::d, s);
   args.a = bound_a.tensor;
   args.b = bound_b.tensor;
   args.d = bound_d.tensor;
@@ -320,11 +357,11 @@ Status bind(const PreparedPlan& plan, const qturn_args& given, const qturn_opera
   if (auto status = take_signs(p, given.a, b, args); !status.ok()) return status;
   Span c, bias, workspace;
   if (auto status = take_epilogue(p, given, s, bound_d, c, bias, args); !status.ok()) return status;
-  if (auto status = take_place(given, s, out); !status.ok()) return status;
+  if (auto status = take_place(p, given, s, out); !status.ok()) return status;
   if (auto status = take_workspace(plan, given, workspace, args); !status.ok()) return status;
 
   const Span read[] = {bound_a.data, bound_a.scales, bound_b.data, bound_b.scales, c,
-                       bias,         workspace};
+                       bias,         groups,         workspace};
   const Span written[] = {bound_d.data, bound_d.scales, bound_d2.data, bound_d2.scales};
   for (std::size_t i = 0; i < std::size(written); ++i) {
     for (const Span& other : read)
@@ -334,6 +371,25 @@ Status bind(const PreparedPlan& plan, const qturn_args& given, const qturn_opera
   }
   for (std::size_t i = 0; i + 1 < std::size(read); ++i)
     if (auto status = refuse_overlap(workspace, read[i]); !status.ok()) return status;
+  return {};
+}
+
+Status check_groups(const Problem& p, const qt_args& args) {
+  if (p.grouping == Grouping::none) return {};
+  const bool masked = p.grouping == Grouping::m_masked;
+  const bool tokens = p.grouping == Grouping::k_grouped && p.op != Op::quantize;
+  const std::int64_t most = tokens ? args.k : args.m;
+  std::int64_t least = 0;
+  for (std::int64_t g = 0; g < args.groups; ++g) {
+    const std::int64_t value = args.group_sizes[g];
+    if (value < least || value > most)
+      return invalid(fmt::format("{}[{}] = {}: {} to {} is allowed here{}",
+                                 masked ? "group_counts" : "group_ends", g, value, least, most,
+                                 masked   ? " (m)"
+                                 : tokens ? " (the end before, k)"
+                                          : " (the end before, m)"));
+    if (!masked) least = value;
+  }
   return {};
 }
 

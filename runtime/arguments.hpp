@@ -20,6 +20,9 @@ struct Call {
 /// message of a failure, which names the argument.
 Status bind(const PreparedPlan& plan, const qturn_args& given, const qturn_operand& b, Call& out);
 
+/// Group sizes that lie in host memory: inside the operand, and ends in ascending order.
+Status check_groups(const Problem& problem, const qt_args& args);
+
 /// What a workspace pointer may need to be moved by to be aligned.
 constexpr std::int64_t kWorkspaceAlignment = 256;
 

@@ -123,13 +123,16 @@ Status read_operand(const qturn_operand* given, qturn_operand& out) {
 // The command that runs this very call again, once for each distinct set of sizes.
 void log_call(const qturn_plan& plan, const qt_args& args) {
   std::uint64_t hash = 0x9e3779b97f4a7c15ull;
-  for (const auto value : {args.m, args.n, args.k, args.batch})
+  for (const auto value : {args.m, args.n, args.k, args.batch, args.groups})
     hash = (hash ^ static_cast<std::uint64_t>(value)) * 0xff51afd7ed558ccdull;
   if (!plan.plan->is_new_call(hash)) return;
   Problem exactly = plan.plan->problem();
   exactly.m = Extent::exactly(args.m);
   exactly.k = Extent::exactly(args.k);
-  exactly.batch = Extent::exactly(args.batch);
+  if (exactly.grouping == Grouping::none)
+    exactly.batch = Extent::exactly(args.batch);
+  else
+    exactly.groups = Extent::exactly(args.groups);
   plan.context->log()(LogLevel::debug, "qturn bench --problem '{}'", exactly.key());
 }
 
@@ -148,6 +151,8 @@ Status run(const qturn_plan& plan, const qturn_args& args) {
   }
   Call call;
   if (auto s = bind(prepared, args, *b, call); !s.ok()) return s;
+  if (plan.context->backend().device().target.vendor == Vendor::cpu)
+    if (auto s = check_groups(prepared.problem(), call.args); !s.ok()) return s;
   prepared.count_run();
   plan.context->statistics().runs.fetch_add(1, std::memory_order_relaxed);
   if (call.work == Call::Work::none) return {};
@@ -270,11 +275,11 @@ qturn_status qturn_plan_operand(const qturn_plan* plan, int32_t which, qturn_ope
     const PreparedPlan& prepared = *plan->plan;
     const Problem& p = prepared.problem();
     const auto slot = slot_of(p, prepared.a_layout(), prepared.b_layout(),
-                              static_cast<Which>(which), {p.m.hi, p.n.hi, p.k.hi, p.batch.hi});
+                              static_cast<Which>(which), most_sizes(p));
     if (slot.type == DType::none)
       return Status(Code::invalid_argument, fmt::format("this plan has no operand '{}'",
                                                         slot_name(static_cast<Which>(which))));
-    *out = describe(p, slot, static_cast<Which>(which), p.batch.hi);
+    *out = describe(p, slot, static_cast<Which>(which), most_sizes(p));
     return {};
   });
 }

@@ -253,9 +253,7 @@ std::shared_ptr<PreparedPlan> Context::in_background(const Problem& problem) {
       family.b_layout(problem, main.variant) != (*now)->b_layout())
     return nullptr;
   const auto later_bytes =
-      workspace_of(problem, backend_->device().target, wanted[0],
-                   {problem.m.hi, problem.n.hi, problem.k.hi, problem.batch.hi})
-          .bytes;
+      workspace_of(problem, backend_->device().target, wanted[0], most_sizes(problem)).bytes;
   auto plan = std::make_shared<PreparedPlan>(problem, Match::reference, "", *now,
                                              std::max((*now)->workspace_bytes(), later_bytes));
   const bool added = background_.add([this, problem, waiting = std::weak_ptr(plan)] {

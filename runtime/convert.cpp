@@ -55,7 +55,7 @@ Status check_volume(const Problem& p) {
   const auto too_large = [&p](const Extent& rows, const Extent& columns) {
     return static_cast<unsigned __int128>(rows.hi + 256) *
                static_cast<unsigned __int128>(columns.hi + 256) *
-               static_cast<unsigned __int128>(p.batch.hi + 1) >
+               static_cast<unsigned __int128>(std::max(p.batch.hi, p.groups.hi) + 1) >
            static_cast<unsigned __int128>(1) << 59;
   };
   if (too_large(p.m, p.k) || too_large(p.n, p.k) || too_large(p.m, p.n))

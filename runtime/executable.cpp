@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "generator/grouping.hpp"
 #include "runtime/operand.hpp"
 
 namespace quarterturn {
@@ -24,8 +25,7 @@ std::shared_ptr<Executable> Executable::outline(const Backend& backend, const Pr
   out->target_ = target;
   out->backend_ = &backend;
   out->padding_ = padding_unit(problem);
-  out->workspace_ = workspace_of(problem, target, out->plan_,
-                                 {problem.m.hi, problem.n.hi, problem.k.hi, problem.batch.hi});
+  out->workspace_ = workspace_of(problem, target, out->plan_, most_sizes(problem));
   const Step& main = out->plan_.main_step();
   const Family& family = *find_family(main.variant.family);
   out->a_packed_ = family.a_layout(problem, main.variant);
@@ -101,17 +101,19 @@ qt_args Executable::step_args(const LoadedStep& step, const qt_args& args,
   qt_args out = args;
   out.workspace = scratch ? scratch + workspace_.kernel : nullptr;
   out.workspace_bytes = workspace_.bytes - workspace_.kernel;
+  const std::int64_t length = copy_length(problem_, args.k, args.groups);
+  const Entries entries = entries_of(problem_, args.batch, args.groups);
   const auto packed_a = [&] {
-    return packed_operand(a_packed_, args.m, args.k, padding_, scratch + workspace_.a_codes,
+    return packed_operand(a_packed_, args.m, length, padding_, scratch + workspace_.a_codes,
                           scratch + workspace_.a_scales);
   };
   const auto packed_b = [&] {
-    return packed_operand(b_packed_, args.n, args.k, padding_, scratch + workspace_.b_codes,
+    return packed_operand(b_packed_, args.n, length, padding_, scratch + workspace_.b_codes,
                           scratch + workspace_.b_scales);
   };
   // An operand that is quantised into layout plain and packed from there.
   const auto plain = [&](std::int64_t rows) {
-    return packed_operand(Layout::plain, rows, args.k, padding_, scratch + workspace_.plain_codes,
+    return packed_operand(Layout::plain, rows, length, padding_, scratch + workspace_.plain_codes,
                           scratch + workspace_.plain_scales);
   };
   switch (step.kind) {
@@ -125,10 +127,12 @@ qt_args Executable::step_args(const LoadedStep& step, const qt_args& args,
     case StepKind::quantize_a:
       out.d = plan_.find(StepKind::pack_a) ? plain(args.m) : packed_a();
       out.operand = 0;
+      out.batch = entries.a;
       break;
     case StepKind::pack_a:
       if (plan_.find(StepKind::quantize_a)) out.a = plain(args.m);
       out.d = packed_a();
+      out.batch = entries.a;
       break;
     case StepKind::quantize_b:
     case StepKind::pack_b:
@@ -137,6 +141,7 @@ qt_args Executable::step_args(const LoadedStep& step, const qt_args& args,
       out.m = args.n;
       out.operand = 1;
       out.row0 = row0_b;
+      out.batch = entries.b;
       if (plan_.find(StepKind::quantize_b) && plan_.find(StepKind::pack_b))
         (step.kind == StepKind::quantize_b ? out.d : out.a) = plain(args.n);
       break;
@@ -149,8 +154,8 @@ qt_args Executable::step_args(const LoadedStep& step, const qt_args& args,
 }
 
 Executable::Shape Executable::shape_of(const qt_args& args) {
-  Shape out{args.m, args.n, args.k, args.batch};
-  std::size_t at = 4;
+  Shape out{args.m, args.n, args.k, args.batch, args.groups};
+  std::size_t at = 5;
   for (const qt_tensor* t : {&args.a, &args.b, &args.c, &args.d, &args.d2})
     for (const long long stride : {t->ld, t->scale_ld, t->batch_stride, t->scale_batch_stride})
       out[at++] = stride;
@@ -158,7 +163,7 @@ Executable::Shape Executable::shape_of(const qt_args& args) {
 }
 
 Status Executable::run(const qt_args& args, void* stream, std::int64_t row0_b) const {
-  if (args.m == 0 || args.batch == 0 || (multiplies(problem_.op) && args.n == 0)) return {};
+  if (args.batch == 0 || is_empty(problem_, args.m, args.n)) return {};
   const auto launch_of = [&](const LoadedStep& step, const qt_args& now) {
     Launch launch = step.family->launch(step.problem, step.variant, now, backend_->threads());
     // An early start reads the weights before the kernel in front has ended: only this plan's own

@@ -59,7 +59,7 @@ class Executable {
   };
 
   /// All that launches depend on: a call's sizes and strides.
-  using Shape = std::array<long long, 24>;
+  using Shape = std::array<long long, 25>;
   static Shape shape_of(const qt_args& args);
 
   static std::shared_ptr<Executable> outline(const Backend& backend, const Problem& problem,

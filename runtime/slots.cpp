@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "generator/grouping.hpp"
+
 namespace quarterturn {
 namespace {
 
@@ -9,9 +11,18 @@ Slot dense(DType type, std::int64_t rows, std::int64_t columns) {
   return {type, Layout::plain, rows, columns, 1};
 }
 
+// A quantised copy with its contraction along k: in k_grouped already with every group's padding.
+Slot copy(const Problem& p, Layout layout, std::int64_t rows, std::int64_t k, std::int64_t groups) {
+  Slot out{DType::mxfp4, layout, rows, k, padding_unit(p)};
+  if (p.grouping != Grouping::k_grouped) return out;
+  out.columns = copy_length(p, k, groups);
+  if (layout == Layout::e5m2 || layout == Layout::int8_rows) out.references = groups;
+  return out;
+}
+
 Slot input(const Problem& p, DType type, Layout layout, Major major, std::int64_t rows,
-           std::int64_t k) {
-  if (type == DType::mxfp4) return {type, layout, rows, k, padding_unit(p)};
+           std::int64_t k, std::int64_t groups) {
+  if (type == DType::mxfp4) return copy(p, layout, rows, k, groups);
   return major == Major::k ? dense(type, rows, k) : dense(type, k, rows);
 }
 
@@ -43,33 +54,44 @@ const char* slot_name(Which which) {
 }
 
 OperandBytes Slot::bytes() const {
-  if (type == DType::mxfp4) return operand_bytes(layout, rows, columns, padding);
+  if (type == DType::mxfp4) {
+    auto out = operand_bytes(layout, rows, columns, padding);
+    out.scales *= references;
+    return out;
+  }
   return {rows * columns * bytes_of(type), 0};
 }
 
 Slot slot_of(const Problem& p, Layout a_layout, Layout b_layout, Which which, const Sizes& s) {
-  const std::int64_t unit = padding_unit(p);
   const auto quantized = [&](std::int64_t rows, std::int64_t k) -> Slot {
-    return {DType::mxfp4, p.d_layout, rows, k, unit};
+    return {DType::mxfp4, p.d_layout, rows, k, padding_unit(p)};
   };
+  const auto column_copy = [&] { return copy(p, p.d_layout, s.k, s.m, s.groups); };
   switch (which) {
     case Which::a:
-      return input(p, p.a_type, a_layout, p.a_major, s.m, s.k);
+      return input(p, p.a_type, a_layout, p.a_major, s.m, s.k, s.groups);
     case Which::b:
-      return multiplies(p.op) ? input(p, p.b_type, b_layout, p.b_major, s.n, s.k) : Slot{};
+      return multiplies(p.op) ? input(p, p.b_type, b_layout, p.b_major, s.n, s.k, s.groups)
+                              : Slot{};
     case Which::d:
       if (p.op == Op::quantize)
-        return p.copies == Copies::columns ? quantized(s.k, s.m) : quantized(s.m, s.k);
-      if (p.op == Op::pack) return quantized(s.m, s.k);
+        return p.copies == Copies::columns ? column_copy() : quantized(s.m, s.k);
+      if (p.op == Op::pack) return copy(p, p.d_layout, s.m, s.k, s.groups);
       if (p.op == Op::gemm_quantize) return quantized(s.m, s.n);
       return dense(p.d_type, s.m, multiplies(p.op) ? s.n : s.k);
     case Which::d2:
-      return p.op == Op::quantize && p.copies == Copies::both ? quantized(s.k, s.m) : Slot{};
+      return p.op == Op::quantize && p.copies == Copies::both ? column_copy() : Slot{};
   }
   return {};
 }
 
-qturn_operand describe(const Problem& problem, const Slot& slot, Which which, std::int64_t batch) {
+std::int64_t matrices_of(const Problem& problem, Which which, const Sizes& sizes) {
+  const Entries entries = entries_of(problem, sizes.batch, sizes.groups);
+  return which == Which::a ? entries.a : which == Which::b ? entries.b : entries.d;
+}
+
+qturn_operand describe(const Problem& problem, const Slot& slot, Which which, const Sizes& sizes) {
+  const auto matrices = matrices_of(problem, which, sizes);
   qturn_operand out{};
   out.struct_size = sizeof out;
   out.type = static_cast<std::int32_t>(slot.type);
@@ -81,8 +103,8 @@ qturn_operand describe(const Problem& problem, const Slot& slot, Which which, st
   out.rounding =
       static_cast<std::int32_t>(which == Which::b ? problem.b_rounding : problem.a_rounding);
   const auto bytes = slot.bytes();
-  out.data_bytes = static_cast<std::size_t>(bytes.codes * batch);
-  out.scales_bytes = static_cast<std::size_t>(bytes.scales * batch);
+  out.data_bytes = static_cast<std::size_t>(bytes.codes * matrices);
+  out.scales_bytes = static_cast<std::size_t>(bytes.scales * matrices);
   return out;
 }
 

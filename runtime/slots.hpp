@@ -19,9 +19,10 @@ struct Slot {
   Layout layout = Layout::plain;
   std::int64_t rows = 0, columns = 0;
   std::int64_t padding = 1;
+  std::int64_t references = 1;  ///< of each row, in layouts that have some: one for each group
 
   std::int64_t padded() const { return round_up(columns, padding); }
-  OperandBytes bytes() const;  ///< of one batch entry, tightly packed
+  OperandBytes bytes() const;  ///< of one batch entry or group, tightly packed
 };
 
 /// `a_layout`, `b_layout`: what the plan chose.
@@ -29,7 +30,10 @@ Slot slot_of(const Problem& problem, Layout a_layout, Layout b_layout, Which whi
              const Sizes& sizes);
 
 /// The operand as qturn_plan_operand describes it; pointers are null.
-qturn_operand describe(const Problem& problem, const Slot& slot, Which which, std::int64_t batch);
+qturn_operand describe(const Problem& problem, const Slot& slot, Which which, const Sizes& sizes);
+
+/// Matrices behind each other in an operand.
+std::int64_t matrices_of(const Problem& problem, Which which, const Sizes& sizes);
 
 /// Whether `given` is what the slot takes; a refusal names both sides. Results are checked for type
 /// and layout only: their other members are ignored.

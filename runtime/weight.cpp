@@ -17,6 +17,11 @@ constexpr std::uint32_t kFormat = 1;
 constexpr std::size_t kPrefix = 16;  // magic, format, length of the JSON text; little-endian
 constexpr std::int64_t kAlignment = 256;
 
+// Each group has a weight of its own, as each batch entry has.
+Extent entries_extent(const Problem& p) {
+  return p.grouping == Grouping::none ? p.batch : p.groups;
+}
+
 // What of a plan's problem says what its B is; the rest is at its default, so that weights of many
 // plans share the kernels that pack them.
 Problem weight_problem(const Problem& p, Layout layout) {
@@ -24,7 +29,7 @@ Problem weight_problem(const Problem& p, Layout layout) {
   out.op = Op::gemm;
   out.n = p.n;
   out.k = p.k;
-  out.batch = p.batch;
+  out.batch = entries_extent(p);
   out.b_type = DType::mxfp4;
   out.b_major = p.b_major;
   out.b_layout = layout;
@@ -119,7 +124,7 @@ Weight::Weight(std::shared_ptr<Context> context, const Problem& problem)
   sizes.k = problem.k.lo;
   sizes.batch = problem.batch.lo;
   const Slot slot = slot_of(problem, Layout::plain, problem.b_layout, Which::b, sizes);
-  operand_ = describe(problem, slot, Which::b, problem.batch.lo);
+  operand_ = describe(problem, slot, Which::b, sizes);
 }
 
 Weight::~Weight() {
@@ -132,12 +137,15 @@ Result<std::int64_t> Weight::bytes_for(const PreparedPlan& plan) {
       p.b_type != DType::mxfp4)
     return Status(Code::not_supported,
                   "this plan takes no prepared weight: prepare a GEMM with b_type = QTURN_MXFP4");
-  if (!p.n.is_static() || !p.k.is_static() || !p.batch.is_static())
+  if (p.grouping == Grouping::k_grouped)
     return Status(Code::not_supported,
-                  "this plan takes no prepared weight: n, k and batch must be static");
+                  "this plan takes no prepared weight: k_grouped contracts tokens");
+  if (!p.n.is_static() || !p.k.is_static() || !entries_extent(p).is_static())
+    return Status(Code::not_supported,
+                  "this plan takes no prepared weight: n, k and batch (or groups) must be static");
   auto bytes = entry_bytes(weight_problem(p, plan.b_layout()));
-  bytes.codes *= p.batch.lo;
-  bytes.scales *= p.batch.lo;
+  bytes.codes *= entries_extent(p).lo;
+  bytes.scales *= entries_extent(p).lo;
   return storage_needed(bytes);
 }
 
@@ -270,13 +278,16 @@ Status Weight::refresh(const qturn_operand& source, void* stream) {
 }
 
 Status Weight::check_size(const Problem& p) const {
-  if (p.n == problem_.n && p.k == problem_.k && p.batch == problem_.batch) return {};
+  const Extent entries = entries_extent(p);
+  if (p.n == problem_.n && p.k == problem_.k && entries == problem_.batch &&
+      p.grouping != Grouping::k_grouped)
+    return {};
   return Status(
       Code::wrong_operand,
-      fmt::format("the weight is {} x {} (batch {}), the plan wants {}..{} x {}..{} (batch "
-                  "{}..{})",
+      fmt::format("the weight is {} x {} ({} of them), the plan wants {}..{} x {}..{} ({}..{} of "
+                  "them)",
                   problem_.n.lo, problem_.k.lo, problem_.batch.lo, p.n.lo, p.n.hi, p.k.lo, p.k.hi,
-                  p.batch.lo, p.batch.hi));
+                  entries.lo, entries.hi));
 }
 
 std::string Weight::header() const {

@@ -16,8 +16,10 @@ struct qt_tensor {
 };
 
 struct qt_args {
-  long long m, n, k;  // this call's sizes; a static dimension repeats its constant
-  long long batch;
+  long long m, n, k;       // this call's sizes; a static dimension repeats its constant
+  long long batch;         // entries of D: the batch, or the groups of m_masked and k_grouped
+  long long groups;        // 1 without grouping
+  const int* group_sizes;  // [groups], in the kernel's memory: row ends, or counts in m_masked
   qt_tensor a, b, c, d;
   qt_tensor d2;      // second quantised copy (columns) of `quantize`, second output of an epilogue
   const void* bias;  // [n] in d's type, or null

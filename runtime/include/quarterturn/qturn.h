@@ -156,6 +156,23 @@ typedef struct qturn_extent {
   int64_t lo, hi;
 } qturn_extent;
 
+/* Grouping (a mixture of experts). The sizes of groups are read on the device when the work runs,
+ * so one captured graph serves any routing of tokens. batch is 1.
+ *   QTURN_M_CONTIGUOUS  A [m, K] and D [m, N] hold groups of rows behind each other: group g is
+ *                       rows group_ends[g - 1] (0 for the first) to group_ends[g], and B is
+ *                       [groups, N, K]. Rows of D from the last end on stay as they are.
+ *   QTURN_M_MASKED      A [groups, m, K], B [groups, N, K], D [groups, m, N]; group g uses its
+ * first group_counts[g] rows, and D's other rows stay as they are. QTURN_K_GROUPED     the gradient
+ * of experts' weights: A [m, k], B [n, k] with tokens along k, in high precision stored as [k, m]
+ * and [k, n] (QTURN_MAJOR_ROWS); D is [groups, m, n], and group g contracts tokens group_ends[g -
+ * 1] to group_ends[g]. A group without tokens gives beta * C. A bias is [groups, n]. In quantised
+ * copies of k_grouped operands every group starts at a multiple of u = max(128, rotation), at u *
+ * (group_ends[g - 1] / u + g), rows are u * (k / u + groups) long, and what lies between groups
+ * holds zero blocks; noise is drawn for places in that copy (K of the copy is its row's length), so
+ * k0 and k_global must be 0. QTURN_OP_QUANTIZE with QTURN_K_GROUPED divides the rows of X, and
+ * writes such a column copy. Ends must not decrease and must lie in 0..m (0..k), counts in 0..m.
+ * The CPU refuses a call otherwise; kernels on a GPU clamp them, so that nothing is read or written
+ * out of bounds, and what they compute is then unspecified. */
 typedef struct qturn_problem {
   uint32_t struct_size;
   int32_t op, role;
@@ -203,15 +220,20 @@ typedef struct qturn_operand {
 
 typedef struct qturn_args {
   uint32_t struct_size;
-  /* This call's sizes. 0 in a static dimension = its constant, and in batch = the least of its
-   * range. n is ignored by ops of one operand. */
+  /* This call's sizes. 0 in a static dimension = its constant, and in batch and groups = the least
+   * of its range. n is ignored by ops of one operand. */
   int64_t m, n, k, batch;
+  int64_t groups;
+  /* [groups] each, in the memory that kernels read (device memory on a GPU), at multiples of 4
+   * bytes. See qturn_problem's grouping. */
+  const int32_t* group_ends; /* m_contiguous, k_grouped: one past each group's last row or token */
+  const int32_t* group_counts; /* m_masked: rows of each group that are in use */
   qturn_operand a, b;
   const qturn_weight* weight; /* instead of b */
   qturn_operand d, d2;        /* d2: the column copy of quantize */
   const void* c;              /* [m, n] in d's type when the problem accumulates; may be d itself */
   int64_t ldc;
-  const void* bias;       /* [n] in d's type when the problem has a bias */
+  const void* bias;       /* [n] in d's type when the problem has a bias; [groups, n] if grouped */
   float alpha, beta;      /* 1 and 0 by qturn_args_init; beta 0 does not read c */
   uint64_t noise_seed;    /* stochastic rounding: Philox4x32-7 key */
   uint32_t noise_stream;  /* a counter word of the caller's: from layer, step and microbatch */
