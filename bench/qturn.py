@@ -7,7 +7,7 @@ import pathlib
 OPS = dict(quantize=0, gemm=1, hadamard_gemm=2, dequantize=4, hadamard=5, pack=6)
 ROLES = dict(none=0, fprop=1, dgrad=2, wgrad=3)
 TYPES = dict(none=0, bf16=1, f16=2, f32=3, mxfp4=4)
-LAYOUTS = dict(chosen=0, plain=1, e5m2=4, int8_rows=5)
+LAYOUTS = dict(chosen=0, plain=1, e5m2=4, int8_rows=5, permuted=8, bf16=9)
 BACKENDS = dict(auto=0, cpu=1, cuda=2)
 K_MAJOR, ROWS_MAJOR = 0, 1
 

@@ -25,7 +25,8 @@ enum class Layout {
   int8_rows,
   int8_blocks,
   panel16,
-  permuted
+  permuted,
+  bf16
 };
 /// Which axis of a high-precision [rows, K] operand is contiguous in memory.
 enum class Major { k, rows };
@@ -71,7 +72,7 @@ QTURN_ENUM_NAMES(Op, "quantize", "gemm", "hadamard_gemm", "gemm_quantize", "dequ
 QTURN_ENUM_NAMES(Role, "none", "fprop", "dgrad", "wgrad");
 QTURN_ENUM_NAMES(DType, "none", "bf16", "f16", "f32", "mxfp4");
 QTURN_ENUM_NAMES(Layout, "chosen", "plain", "128x4", "aiter", "e5m2", "int8_rows", "int8_blocks",
-                 "panel16", "permuted");
+                 "panel16", "permuted", "bf16");
 QTURN_ENUM_NAMES(Major, "k", "rows");
 QTURN_ENUM_NAMES(ScaleRule, "floor", "even", "rceil", "ceil", "ts34", "quest", "quest_qutlass",
                  "search");

@@ -4,6 +4,25 @@
 
 namespace quarterturn {
 
+std::int64_t bits_per_element(Layout layout) {
+  switch (layout) {
+    case Layout::e5m2:
+    case Layout::int8_rows:
+    case Layout::int8_blocks:
+      return 8;
+    case Layout::bf16:
+      return 16;
+    case Layout::chosen:
+    case Layout::plain:
+    case Layout::scales_128x4:
+    case Layout::aiter:
+    case Layout::panel16:
+    case Layout::permuted:
+      return 4;
+  }
+  return 4;
+}
+
 std::int64_t packed_stride(Layout layout, std::int64_t k) {
   switch (layout) {
     case Layout::plain:
@@ -19,6 +38,8 @@ std::int64_t packed_stride(Layout layout, std::int64_t k) {
       return k / 32 * 256;
     case Layout::permuted:
       return k / 2;
+    case Layout::bf16:
+      return k * 2;
     case Layout::chosen:
       return 0;
   }
@@ -47,6 +68,8 @@ OperandBytes operand_bytes(Layout layout, std::int64_t rows, std::int64_t k, std
       const std::int64_t stripes = round_up(rows, 64), k128 = round_up(padded, 128);
       return {stripes * k128 / 2, stripes * k128 / 32 + 2 * stripes};
     }
+    case Layout::bf16:
+      return {rows * packed_stride(layout, padded), 0};
     case Layout::chosen:
       return {};
   }

@@ -13,6 +13,9 @@
 //                dot product by fours takes them, and in the scales array 16 bytes (CPU weights)
 //   permuted     packed 4-bit codes in the order in which Hopper's tensor cores take them from
 //                registers, rows padded to 64 and K to 128 (weights; templates/cuda/permuted.h)
+//   bf16         one bf16 an element, an eighth of its value, so that every scale byte but 255
+//   (NaN)
+//                is held exactly; K padded as plain's; no scales (Hopper; templates/cuda/bf16.h)
 //
 // Layouts other than plain are always tightly packed: kernels do not read qt_tensor's ld there.
 // A batch stride still counts elements (and scales: bytes, or the 8-byte records of int8_blocks).
@@ -33,6 +36,9 @@ struct OperandBytes {
 /// larger).
 OperandBytes operand_bytes(Layout layout, std::int64_t rows, std::int64_t k,
                            std::int64_t padding = 32);
+
+/// What an element of `codes` takes; a batch stride counts elements.
+std::int64_t bits_per_element(Layout layout);
 
 /// Bytes from one row (or panel of rows, for panel layouts) of codes to the next when tightly
 /// packed.

@@ -141,7 +141,7 @@ Status bind_packed(const qturn_operand& given, const Slot& slot, Which which, st
                               "one batch entry");
         !s.ok())
       return s;
-    bytes.codes += (batch - 1) * given.batch_stride / elements_per_byte(slot.layout);
+    bytes.codes += (batch - 1) * given.batch_stride * bits_per_element(slot.layout) / 8;
     t.batch_stride = given.batch_stride;
   } else {
     bytes.codes *= batch;
@@ -159,7 +159,8 @@ Status bind_packed(const qturn_operand& given, const Slot& slot, Which which, st
   if (bytes.codes == 0) return {};
   const auto alignment = plain ? 1 : kTightAlignment;
   if (auto s = check_pointer(names_of(which).data, given.data, alignment); !s.ok()) return s;
-  if (auto s = check_pointer(names_of(which).scales, given.scales, alignment); !s.ok()) return s;
+  if (bytes.scales > 0)
+    if (auto s = check_pointer(names_of(which).scales, given.scales, alignment); !s.ok()) return s;
   out.data = span_of(names_of(which).data, given.data, bytes.codes);
   out.scales = span_of(names_of(which).scales, given.scales, bytes.scales);
   return {};

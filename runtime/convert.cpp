@@ -9,7 +9,7 @@ constexpr std::int64_t kMostSize = std::int64_t{1} << 40;
 static_assert(QTURN_OP_PACK == static_cast<int>(Op::pack));
 static_assert(QTURN_WGRAD == static_cast<int>(Role::wgrad));
 static_assert(QTURN_MXFP4 == static_cast<int>(DType::mxfp4));
-static_assert(QTURN_LAYOUT_PERMUTED == static_cast<int>(Layout::permuted));
+static_assert(QTURN_LAYOUT_BF16 == static_cast<int>(Layout::bf16));
 static_assert(QTURN_MAJOR_ROWS == static_cast<int>(Major::rows));
 static_assert(QTURN_SCALE_SEARCH == static_cast<int>(ScaleRule::search));
 static_assert(QTURN_SCALE_32X32 == static_cast<int>(ScaleBlock::b32x32));

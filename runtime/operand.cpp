@@ -2,23 +2,6 @@
 
 namespace quarterturn {
 
-std::int64_t elements_per_byte(Layout layout) {
-  switch (layout) {
-    case Layout::e5m2:
-    case Layout::int8_rows:
-    case Layout::int8_blocks:
-      return 1;
-    case Layout::chosen:
-    case Layout::plain:
-    case Layout::scales_128x4:
-    case Layout::aiter:
-    case Layout::panel16:
-    case Layout::permuted:
-      return 2;
-  }
-  return 2;
-}
-
 std::int64_t bytes_per_scale(Layout layout) { return layout == Layout::int8_blocks ? 8 : 1; }
 
 qt_tensor packed_operand(Layout layout, std::int64_t rows, std::int64_t k, std::int64_t padding,
@@ -30,7 +13,7 @@ qt_tensor packed_operand(Layout layout, std::int64_t rows, std::int64_t k, std::
   out.scales = scales;
   out.ld = padded;
   out.scale_ld = padded / 32;
-  out.batch_stride = bytes.codes * elements_per_byte(layout);
+  out.batch_stride = bytes.codes * 8 / bits_per_element(layout);
   out.scale_batch_stride = bytes.scales / bytes_per_scale(layout);
   return out;
 }

@@ -9,9 +9,8 @@
 
 namespace quarterturn {
 
-/// Strides count elements of codes (two a byte, or one), and the layout's units of scales (bytes,
-/// or the 8-byte records of int8_blocks).
-std::int64_t elements_per_byte(Layout layout);
+/// Strides count elements of codes (bits_per_element), and the layout's units of scales (bytes, or
+/// the 8-byte records of int8_blocks).
 std::int64_t bytes_per_scale(Layout layout);
 
 /// A tightly packed MXFP4 operand of `rows` x `k` elements, k padded to `padding`, for one or more

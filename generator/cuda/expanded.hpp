@@ -11,17 +11,23 @@
 
 namespace quarterturn::cuda {
 
+/// One byte an element, relative to the row's reference.
 inline bool is_expanded(Layout layout) {
   return layout == Layout::e5m2 || layout == Layout::int8_rows;
 }
 
-/// Kernel text of what a row's elements are.
-inline std::string element_text(Layout layout) {
-  return layout == Layout::e5m2 ? "qt::cuda::Expanded::e5m2" : "qt::cuda::Expanded::int8";
+/// "e5m2", "int8" or "bf16": what tensor cores multiply.
+inline std::string element_name(Layout layout) {
+  return layout == Layout::int8_rows ? "int8" : std::string(name_of(layout));
 }
 
-/// The bytes of an expanded operand [batch, rows, k] in boxes of 128 by `box_rows`, for the tensor
-/// memory access unit.
+/// Kernel text of what a row's elements are.
+inline std::string element_text(Layout layout) {
+  return "qt::cuda::Expanded::" + element_name(layout);
+}
+
+/// The bytes of an operand [batch, rows, k] in layout e5m2, int8_rows or bf16, in boxes of 128 by
+/// `box_rows`, for the tensor memory access unit.
 inline TensorMap expanded_map(TensorMap::Memory memory, Layout layout, const Problem& p,
                               const qt_tensor& tensor, std::int64_t rows, const qt_args& args,
                               std::int64_t box_rows) {
@@ -35,7 +41,9 @@ inline TensorMap expanded_map(TensorMap::Memory memory, Layout layout, const Pro
   out.rank = 3;
   out.sizes = {pitch, height, static_cast<std::uint64_t>(args.batch)};
   out.strides_bytes = {
-      pitch, args.batch > 1 ? static_cast<std::uint64_t>(tensor.batch_stride) : pitch * height};
+      pitch, args.batch > 1
+                 ? static_cast<std::uint64_t>(tensor.batch_stride * bits_per_element(layout) / 8)
+                 : pitch * height};
   out.box = {128, static_cast<std::uint32_t>(box_rows), 1};
   return out;
 }

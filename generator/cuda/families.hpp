@@ -10,6 +10,7 @@ namespace quarterturn::cuda {
 const Family& quantize();
 const Family& gemm_e5m2();
 const Family& gemm_int8();
+const Family& gemm_bf16();
 const Family& gemm_mma();
 const Family& stand_in();
 const Family& gemm_packed();

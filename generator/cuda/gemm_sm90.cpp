@@ -1,5 +1,5 @@
-// cuda_gemm_e5m2 and cuda_gemm_int8: Hopper's warp-group products over expanded operands
-// (templates/cuda/gemm_sm90.h).
+// cuda_gemm_e5m2, cuda_gemm_int8 and cuda_gemm_bf16: Hopper's warp-group products over expanded
+// operands (templates/cuda/gemm_sm90.h).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace quarterturn::cuda {
 namespace {
 
-constexpr std::int64_t kChunk = 128;      // elements of K in a stage: one swizzle span
+constexpr std::int64_t kChunk = 128;      // bytes of K in a stage: one swizzle span
 constexpr std::int64_t kRegisters = 232;  // of a multiplying thread, less than the 240 it gets
 constexpr std::int64_t kOtherRegisters = 40;
 constexpr std::int64_t kLongestInt8 = 131072;  // of K before int32 sums of 96 * 96 could overflow
@@ -20,7 +20,9 @@ class GemmSm90 final : public Family {
  public:
   explicit GemmSm90(Layout layout) : layout_(layout) {}
 
-  std::string_view name() const override { return is_int8() ? "cuda_gemm_int8" : "cuda_gemm_e5m2"; }
+  std::string_view name() const override {
+    return is_int8() ? "cuda_gemm_int8" : is_bf16() ? "cuda_gemm_bf16" : "cuda_gemm_e5m2";
+  }
   std::int32_t revision() const override { return 1; }
   Vendor vendor() const override { return Vendor::nvidia; }
 
@@ -33,7 +35,7 @@ class GemmSm90 final : public Family {
     if (p.d_layout != Layout::plain) return "writes D row-major";
     if (is_int8() && p.spread == Spread::any)
       return "its window of 4 binades a row is for spread = narrow (rotated forward operands)";
-    if (!is_int8() && p.contract == Contract::exact)
+    if (is_e5m2() && p.contract == Contract::exact)
       return "FP8 accumulation is not contract = exact";
     if (is_int8() && p.k.hi > kLongestInt8)
       return fmt::format("int32 sums hold K up to {}", kLongestInt8);
@@ -45,23 +47,24 @@ class GemmSm90 final : public Family {
   std::vector<Parameter> parameters(const Problem& p, const Target&) const override {
     std::vector<std::int64_t> widths = {192, 256, 160, 128, 96, 64};
     std::vector<std::int64_t> promote = {4, 2};
-    if (is_int8()) {
+    if (!is_e5m2()) {
       widths = {256, 192, 160, 128, 96, 64};
       promote = {0};
     } else if (p.k.hi <= 4 * kChunk) {
       promote = {0};
     }
-    return {{"tile_m", {128, 256}, ParameterStage::compile, "rows of D of a block"},
-            {"tile_n", widths, ParameterStage::compile, "columns of D of a block"},
-            {"stages", {4, 3, 5, 6, 8}, ParameterStage::compile, "tiles of 128 of K in flight"},
-            {"promote", promote, ParameterStage::compile,
-             "times 128 of K that the tensor core sums; 0 all of it"},
-            {"pieces", {1, 2}, ParameterStage::compile, "parts of the columns multiplied in turn"},
-            {"cluster", {1, 2}, ParameterStage::compile, "blocks that share B's tile"},
-            {"raster",
-             {16, 8, 32},
-             ParameterStage::compile,
-             "rows of tiles walked together, to share B in L2"}};
+    return {
+        {"tile_m", {128, 256}, ParameterStage::compile, "rows of D of a block"},
+        {"tile_n", widths, ParameterStage::compile, "columns of D of a block"},
+        {"stages", {4, 3, 5, 6, 8}, ParameterStage::compile, "tiles of 128 bytes of K in flight"},
+        {"promote", promote, ParameterStage::compile,
+         "times 128 of K that the tensor core sums; 0 all of it"},
+        {"pieces", {1, 2}, ParameterStage::compile, "parts of the columns multiplied in turn"},
+        {"cluster", {1, 2}, ParameterStage::compile, "blocks that share B's tile"},
+        {"raster",
+         {16, 8, 32},
+         ParameterStage::compile,
+         "rows of tiles walked together, to share B in L2"}};
   }
 
   std::string illegal(const Problem& p, const Target& t, const Variant& v) const override {
@@ -93,11 +96,10 @@ class GemmSm90 final : public Family {
 
   Source emit(const Problem& p, const Target& t, const Variant& v) const override {
     const std::string entry =
-        fmt::format("quarterturn_gemm_{}_{}_{}_{}x{}", is_int8() ? "int8" : "e5m2", name_of(p.role),
+        fmt::format("quarterturn_gemm_{}_{}_{}_{}x{}", element_name(layout_), name_of(p.role),
                     name_of(p.d_type), v.value("tile_m"), v.value("tile_n"));
     ConfigText text;
-    text.constant("qt::cuda::Expanded", "element",
-                  is_int8() ? "qt::cuda::Expanded::int8" : "qt::cuda::Expanded::e5m2", "");
+    text.constant("qt::cuda::Expanded", "element", element_text(layout_), "");
     text.dimension("m", p.m);
     text.dimension("n", p.n);
     text.dimension("k", p.k);
@@ -111,7 +113,7 @@ class GemmSm90 final : public Family {
     const auto counted = [&](std::string_view name, std::string_view comment) {
       text.constant("unsigned", name, fmt::format("{}", v.value(std::string(name))), comment);
     };
-    counted("stages", "tiles of 128 of K in flight");
+    counted("stages", "tiles of 128 bytes of K in flight");
     counted("promote", "times 128 of K that the tensor core sums; 0 all of it");
     counted("pieces", "parts of the columns multiplied in turn");
     counted("cluster", "blocks that share B's tile");
@@ -141,14 +143,16 @@ class GemmSm90 final : public Family {
   Layout b_layout(const Problem&, const Variant&) const override { return layout_; }
 
   std::optional<Variant> stand_in(const Problem&, const Variant&) const override {
+    if (is_bf16()) return {};
     return Variant{std::string(cuda::stand_in().name()), cuda::stand_in().revision(), {}};
   }
 
   // int8: the integer sum is converted once and multiplied three times. E5M2: in each product of
   // 32, those and the sum so far are cut below the largest one's 13th fraction bit, and the result
   // once more when it is promoted. Data whose block scales lie within a few binades lose nothing:
-  // their sums over 512 need no more bits.
-  double relative_error(const Problem&, const Variant& v, std::int64_t k) const override {
+  // their sums over 512 need no more bits. bf16: as cuda_gemm_mma.
+  double relative_error(const Problem& p, const Variant& v, std::int64_t k) const override {
+    if (is_bf16()) return gemm_mma().relative_error(p, {}, k);
     constexpr double epilogue = 6 * 0x1p-24;
     if (is_int8()) return epilogue;
     const auto chunk = v.value("promote") == 0 ? k : v.value("promote") * kChunk;
@@ -171,7 +175,7 @@ class GemmSm90 final : public Family {
     const double waves = static_cast<double>(
         ceil_div(static_cast<std::int64_t>(count), static_cast<std::int64_t>(units)));
     const double area = tile_m / static_cast<double>(v.value("cluster")) * tile_n;
-    double factor = is_int8() ? 0.92 : 1.0;
+    double factor = is_int8() ? 0.92 : is_bf16() ? 2.0 : 1.0;
     factor *= 1.0 + 2000.0 / area;  // operands read again for each tile
     // Narrower products read their operands faster than shared memory gives them.
     const double width = tile_n / static_cast<double>(v.value("pieces"));
@@ -187,6 +191,8 @@ class GemmSm90 final : public Family {
 
  private:
   bool is_int8() const { return layout_ == Layout::int8_rows; }
+  bool is_bf16() const { return layout_ == Layout::bf16; }
+  bool is_e5m2() const { return layout_ == Layout::e5m2; }
 
   static std::int64_t tiles(const Variant& v, const qt_args& args) {
     const auto rows = v.value("tile_m") * v.value("cluster");
@@ -215,6 +221,11 @@ const Family& gemm_e5m2() {
 }
 const Family& gemm_int8() {
   static const GemmSm90 family(Layout::int8_rows);
+  return family;
+}
+
+const Family& gemm_bf16() {
+  static const GemmSm90 family(Layout::bf16);
   return family;
 }
 

@@ -24,7 +24,8 @@ class Pack final : public Family {
     if (p.a_layout != Layout::plain) return "reads layout plain";
     if (p.d_layout == Layout::permuted)
       return p.batch.hi > 1 ? "permutes one weight, not a batch" : "";
-    if (!is_expanded(p.d_layout)) return "writes layouts e5m2, int8_rows and permuted";
+    if (p.d_layout == Layout::bf16) return {};
+    if (!is_expanded(p.d_layout)) return "writes layouts e5m2, int8_rows, bf16 and permuted";
     return refuse_length(p, t);
   }
 
@@ -50,8 +51,9 @@ class Pack final : public Family {
     const EntryShape entry{name, static_cast<int>(rows.threads), 1, {}};
     if (p.d_layout == Layout::permuted)
       return text.source(p, t, v, "cuda/pack.h", "pack_permuted", entry);
-    text.constant("qt::cuda::Expanded", "element", rows.element(), "");
     text.integer("threads", rows.threads, "of a block");
+    if (p.d_layout == Layout::bf16) return text.source(p, t, v, "cuda/pack.h", "pack_bf16", entry);
+    text.constant("qt::cuda::Expanded", "element", rows.element(), "");
     text.integer("threads_per_row", rows.threads_per_row, "that share a row");
     return text.source(p, t, v, "cuda/pack.h", "pack", entry);
   }
@@ -63,6 +65,12 @@ class Pack final : public Family {
     out.block = {static_cast<std::uint32_t>(rows.threads), 1, 1};
     if (p.d_layout == Layout::permuted) {
       out.grid = {static_cast<std::uint32_t>(ceil_div(args.m, 64)), 1, 1};
+      return out;
+    }
+    if (p.d_layout == Layout::bf16) {
+      const auto blocks = args.m * (round_up(args.k, padding_unit(p)) / 32);
+      out.grid = {static_cast<std::uint32_t>(ceil_div(blocks, rows.threads)), 1,
+                  static_cast<std::uint32_t>(args.batch)};
       return out;
     }
     out.grid = {static_cast<std::uint32_t>(ceil_div(args.m, rows.rows_of_block())), 1,

@@ -41,6 +41,7 @@ class Quantize final : public Family {
     switch (p.d_layout) {
       case Layout::plain:
       case Layout::scales_128x4:
+      case Layout::bf16:
         return {};
       case Layout::e5m2:
       case Layout::int8_rows:
@@ -107,10 +108,10 @@ class Quantize final : public Family {
     text.dimension("k", p.k);
     const auto threads = v.value("threads");
     text.integer("threads", threads, "of a block");
-    if (is_expanded(p.d_layout)) {
+    if (is_expanded(p.d_layout))
       text.integer("threads_per_row", ExpandedRows(p, threads).threads_per_row, "that share a row");
-      text.flag("early", capability(t) >= 90, "lets a GEMM begin on its weights");
-    }
+    const bool for_hopper = is_expanded(p.d_layout) || p.d_layout == Layout::bf16;
+    text.flag("early", for_hopper && capability(t) >= 90, "lets a GEMM begin on its weights");
     const auto blocks = std::max<std::int64_t>(1, v.value("resident") * 256 / threads);
     const EntryShape entry{name, static_cast<int>(threads), static_cast<int>(blocks), {}};
     if (is_square(p))

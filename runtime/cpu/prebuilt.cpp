@@ -44,7 +44,7 @@ To as(From value) {
   return static_cast<To>(static_cast<int>(value));
 }
 static_assert(static_cast<int>(qt::cpu::DType::mxfp4) == static_cast<int>(DType::mxfp4));
-static_assert(static_cast<int>(qt::cpu::Layout::permuted) == static_cast<int>(Layout::permuted));
+static_assert(static_cast<int>(qt::cpu::Layout::bf16) == static_cast<int>(Layout::bf16));
 static_assert(static_cast<int>(qt::ScaleRule::search) == static_cast<int>(ScaleRule::search));
 static_assert(static_cast<int>(qt::Rounding::half_to_zero) ==
               static_cast<int>(Rounding::half_to_zero));

@@ -24,7 +24,8 @@ enum class Layout {
   int8_rows,
   int8_blocks,
   panel16,
-  permuted
+  permuted,
+  bf16
 };
 enum class Copies { rows, columns, both };
 enum class ScaleBlock { b1x32, b32x32 };

@@ -21,7 +21,7 @@
 
 namespace qt::cuda {
 
-enum class Expanded { e5m2, int8 };
+enum class Expanded { e5m2, int8, bf16 };  // bf16: elements of bf16.h, which need no reference
 
 constexpr u32 kUnfit = 255u;    // the reference of a row that does not fit
 constexpr u32 kZeroRow = 127u;  // the reference of a row of zeros
@@ -44,11 +44,21 @@ struct SumOf<Expanded::int8> {
   using Type = i32;
 };
 
+QT_FN constexpr bool has_references(Expanded type) { return type != Expanded::bf16; }
+
+/// The reference of an existing row; kZeroRow where elements have none.
+template <Expanded type>
+QT_FN u32 reference_at(const u8* references, i64 row) {
+  if constexpr (!has_references(type)) return kZeroRow;
+  return references[row];
+}
+
 QT_FN constexpr u32 binades(Expanded type) { return type == Expanded::e5m2 ? 28u : 4u; }
 
-/// What a reference stands for, in 46..222.
+/// What a reference stands for, in 46..222; every row of bf16 elements holds an eighth.
 template <Expanded type>
 QT_FN float reference_value(u32 reference) {
+  if constexpr (type == Expanded::bf16) return 8.0f;
   return float_of((reference - (type == Expanded::e5m2 ? 13u : 4u)) << 23);
 }
 

@@ -10,7 +10,7 @@
 #define QT_CUDA_GEMM_MMA_H
 
 #include "args.h"
-#include "cuda/primitives_bf16.h"
+#include "cuda/bf16.h"
 #include "mxfp4/types.h"
 
 namespace qt::cuda {
@@ -33,30 +33,6 @@ QT_FN constexpr u32 a_row() {
 template <class Config>
 QT_FN constexpr u32 stage_bytes() {
   return Config::tile_m * a_row<Config>() + Config::tile_n * kPackedRow;
-}
-
-/// 2^(byte - 130) as a pair of equal bf16: exact for every byte, NaN for 255.
-QT_FN u32 scale_pair(u32 byte) {
-  const u32 bits = byte == 255u ? 0x7fc0u : byte >= 4u ? (byte - 3u) << 7 : 8u << byte;
-  return bits * 0x10001u;
-}
-
-/// Eight codes, the first in the low nibble, to four bf16 pairs (elements 2i and 2i + 1), times
-/// `scale`.
-QT_FN void decode(u32 codes, u32 scale, u32 (&pairs)[4]) {
-  constexpr u32 minus_zero = 0x80008000u;
-  const u32 magnitude = codes & 0x77777777u;
-  QT_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    const u32 selector = magnitude >> (16 * half);
-    // The upper and lower bytes of bf16 0, 0.5, 1, 1.5, 2, 3, 4, 6.
-    u32 upper = permute_bytes(0x3f3f3f00u, 0x40404040u, selector & 0xffffu);
-    const u32 lower = permute_bytes(0xc0800000u, 0xc0804000u, selector & 0xffffu);
-    const u32 spread = permute_bytes(codes, 0u, half == 0 ? 0x1100u : 0x3322u);
-    upper |= ((spread << 4) & 0x00800080u) | (spread & 0x80008000u);
-    pairs[2 * half] = fma_bf16x2(permute_bytes(lower, upper, 0x5140u), scale, minus_zero);
-    pairs[2 * half + 1] = fma_bf16x2(permute_bytes(lower, upper, 0x7362u), scale, minus_zero);
-  }
 }
 
 /// One packed operand of this block's tile: where its rows come from and go to.
@@ -113,7 +89,7 @@ struct Scales {
       for (int block = 0; block < kBlocks; ++block) {
         const i64 k = k0 + 32 * block;
         const bool inside = row < rows && row < from.rows && k < from.k;
-        pair[r][block] = inside ? scale_pair(from.scales[row * from.scale_ld + k / 32]) : 0u;
+        pair[r][block] = inside ? bf16_scale(from.scales[row * from.scale_ld + k / 32]) : 0u;
       }
     }
   }
@@ -253,8 +229,8 @@ QT_FN void gemm_mma_tile(const Config&, const qt_args& args) {
       QT_UNROLL
       for (int j = 0; j < tiles_n; ++j) {
         const u32 row = stage_b(s) + (b_first + 8u * u32(j)) * kPackedRow;
-        decode(load_shared_u32(row + u32(block) * 16u + q * 4u),
-               load_shared_u32(row + 64u + u32(block) * 4u), bs[j]);
+        decode_bf16(load_shared_u32(row + u32(block) * 16u + q * 4u),
+                    load_shared_u32(row + 64u + u32(block) * 4u), bs[j]);
       }
       QT_UNROLL
       for (int i = 0; i < tiles_m; ++i) {
@@ -269,10 +245,10 @@ QT_FN void gemm_mma_tile(const Config&, const qt_args& args) {
         } else {
           const u32 row = stage_a(s) + (a_first + 16u * u32(i)) * kPackedRow;
           const u32 below = row + 8u * kPackedRow;
-          decode(load_shared_u32(row + u32(block) * 16u + q * 4u),
-                 load_shared_u32(row + 64u + u32(block) * 4u), top);
-          decode(load_shared_u32(below + u32(block) * 16u + q * 4u),
-                 load_shared_u32(below + 64u + u32(block) * 4u), bottom);
+          decode_bf16(load_shared_u32(row + u32(block) * 16u + q * 4u),
+                      load_shared_u32(row + 64u + u32(block) * 4u), top);
+          decode_bf16(load_shared_u32(below + u32(block) * 16u + q * 4u),
+                      load_shared_u32(below + 64u + u32(block) * 4u), bottom);
         }
         QT_UNROLL
         for (int step = 0; step < 2; ++step) {

@@ -1,10 +1,11 @@
-// D = alpha * A * B^T + beta * C + bias on Hopper, from two expanded operands (expand.h): E5M2 with
-// sums promoted to binary32 every `promote` * 128 of K, or int8 with exact integer sums.
+// D = alpha * A * B^T + beta * C + bias on Hopper, from two expanded operands: E5M2 with sums
+// promoted to binary32 every `promote` * 128 of K, int8 with exact integer sums (expand.h), or bf16
+// with binary32 sums (bf16.h).
 //
-// Persistent blocks of three warp groups: one thread of the first brings tiles of 128 of K through
-// a ring of `stages` buffers; the other two multiply half the tile's rows each, apply references
-// and store. A barrier `full` a stage counts bytes, `empty` counts the warps that have finished
-// with it.
+// Persistent blocks of three warp groups: one thread of the first brings tiles of 128 bytes of K
+// through a ring of `stages` buffers; the other two multiply half the tile's rows each, apply
+// references and store. A barrier `full` a stage counts bytes, `empty` counts the warps that have
+// finished with it.
 //
 // Hopper's FP8 sums keep 13 fraction bits and cut toward zero, so a long common-sign sum shrinks by
 // percents; promoted every 256 or 512 of K, by at most about 2.5e-6. `pieces` 2 multiplies the two
@@ -22,13 +23,12 @@
 
 namespace qt::cuda {
 
-template <int n>
-QT_FN void multiply(float (&d)[n], u64 a, u64 b, u32 keep) {
-  wgmma_e5m2(d, a, b, keep);
-}
-template <int n>
-QT_FN void multiply(i32 (&d)[n], u64 a, u64 b, u32 keep) {
-  wgmma_s8(d, a, b, keep);
+/// 32 bytes of K of both operands.
+template <Expanded type, class Sum, int n>
+QT_FN void multiply(Sum (&d)[n], u64 a, u64 b, u32 keep) {
+  if constexpr (type == Expanded::e5m2) wgmma_e5m2(d, a, b, keep);
+  if constexpr (type == Expanded::int8) wgmma_s8(d, a, b, keep);
+  if constexpr (type == Expanded::bf16) wgmma_bf16(d, a, b, keep);
 }
 
 /// Where things lie in shared memory.
@@ -163,7 +163,7 @@ QT_FN void multiply_tile(Sum (&sums)[high][width], u32 k_blocks, u32 base, u32 g
       for (u32 k = 0; k < 4u; ++k) {
         QT_UNROLL
         for (u32 i = 0; i < u32(high); ++i)
-          multiply(sums[i], a + i * 512u + k * 2u, b + k * 2u, 1u);
+          multiply<Config::element>(sums[i], a + i * 512u + k * 2u, b + k * 2u, 1u);
       }
       wgmma_commit();
       if (kb > 0) {
@@ -192,7 +192,7 @@ QT_FN void multiply_tile(Sum (&sums)[high][width], u32 k_blocks, u32 base, u32 g
         for (u32 k = 0; k < 4u; ++k) {
           QT_UNROLL
           for (u32 i = 0; i < u32(high); ++i)
-            multiply(part[i], a + i * 512u + k * 2u, b + k * 2u, p | k);
+            multiply<Config::element>(part[i], a + i * 512u + k * 2u, b + k * 2u, p | k);
         }
         wgmma_commit();
         if (p > 0) {
@@ -229,7 +229,8 @@ QT_FN void multiply_tile(Sum (&sums)[high][width], u32 k_blocks, u32 base, u32 g
           const u64 a = a_tile(ring.stage);
           const u64 b = b_tile(ring.stage) + piece * (Config::tile_n / 2u * 8u);
           QT_UNROLL
-          for (u32 k = 0; k < 4u; ++k) multiply(part, a + k * 2u, b + k * 2u, p | k);
+          for (u32 k = 0; k < 4u; ++k)
+            multiply<Config::element>(part, a + k * 2u, b + k * 2u, p | k);
           wgmma_commit();
           ring.advance(Config::stages);
         }
@@ -291,7 +292,8 @@ QT_FN void multiply_and_store(const qt_args& args, const Tiles<Config>& tiles, u
       QT_UNROLL
       for (int half = 0; half < 2; ++half) {
         const i64 row = row0 + 64 * i + 16 * warp + quad_row + 8 * half;
-        row_reference[i][half] = row < m ? a_references[row] : kZeroRow;
+        row_reference[i][half] =
+            row < m ? reference_at<Config::element>(a_references, row) : kZeroRow;
       }
     }
     constexpr int column_steps = (Config::tile_n + 127) / 128;
@@ -301,7 +303,7 @@ QT_FN void multiply_and_store(const qt_args& args, const Tiles<Config>& tiles, u
     for (int i = 0; i < column_steps; ++i) {
       const i64 column = column0 + thread + 128 * i;
       const bool inside = thread + 128u * i < u32(Config::tile_n) && column < n;
-      column_reference[i] = inside ? b_references[column] : kZeroRow;
+      column_reference[i] = inside ? reference_at<Config::element>(b_references, column) : kZeroRow;
       column_bias[i] = 0.0f;
       if constexpr (Config::bias)
         if (inside) column_bias[i] = element<Config::output>(args.bias, column);
@@ -351,7 +353,7 @@ QT_FN void multiply_and_store(const qt_args& args, const Tiles<Config>& tiles, u
       }
     };
     const auto wanted = [&](i64 r, i64 c) {
-      return a_references[r] != kUnfit &&
+      return reference_at<Config::element>(a_references, r) != kUnfit &&
              load_shared_u32(factors + u32(c - column0) * 4u) != kUnfitFactor;
     };
     QT_UNROLL
@@ -421,7 +423,8 @@ QT_FN void gemm_sm90(const Config&, const qt_args& args, const qt_tensor_map& a_
     sync_block();
   }
   const i64 k = Config::k > 0 ? Config::k : args.k;
-  const u32 k_blocks = u32((k + 127) / 128);
+  constexpr i64 chunk = Config::element == Expanded::bf16 ? 64 : 128;
+  const u32 k_blocks = u32((k + chunk - 1) / chunk);
   const Tiles<Config> tiles(Config::m > 0 ? Config::m : args.m, Config::n > 0 ? Config::n : args.n,
                             args.batch);
   if (warp_index() < 4u) {

@@ -1,8 +1,9 @@
-// MXFP4 operands from packed codes and scales to expanded rows (expand.h) or permuted weights
-// (permuted.h).
+// MXFP4 operands from packed codes and scales to expanded rows (expand.h), bf16 rows (bf16.h) or
+// permuted weights (permuted.h).
 #ifndef QT_CUDA_PACK_H
 #define QT_CUDA_PACK_H
 
+#include "cuda/bf16.h"
 #include "cuda/permuted.h"
 
 namespace qt::cuda {
@@ -49,6 +50,25 @@ QT_FN void pack(const Config&, const qt_args& args) {
   }
   finish_expanded<Config::element, team>(args.d, batch, row, row_exists, codes, bytes, blocks,
                                          shared_base() + teams * stage.bytes, range, thread);
+}
+
+/// A thread decodes a block of 32.
+template <class Config>
+QT_FN void pack_bf16(const Config&, const qt_args& args) {
+  const i64 k = Config::k > 0 ? Config::k : args.k;
+  const u32 blocks = u32(round_up(k, Config::k_unit) / 32);
+  const u64 index = u64(block_index()) * Config::threads + thread_index();
+  if (index >= u64(args.m) * blocks) return;
+  const u64 row = index / blocks;
+  const u32 block = u32(index - row * blocks);
+  const i64 batch = block_index_z();
+  const u8* from = static_cast<const u8*>(args.a.data) +
+                   (batch * args.a.batch_stride + i64(row) * args.a.ld) / 2 + block * 16u;
+  const u32 byte = static_cast<const u8*>(
+      args.a.scales)[batch * args.a.scale_batch_stride + i64(row) * args.a.scale_ld + block];
+  const Words4 v = load_codes(from, (reinterpret_cast<u64>(from) & 15u) == 0);
+  u16* const to = static_cast<u16*>(args.d.data) + batch * args.d.batch_stride;
+  store_block_bf16(to + index * 32u, v.word, byte);
 }
 
 /// A block permutes a stripe of 64 rows: four threads a row, one for each block of a chunk.

@@ -1,4 +1,4 @@
-// Warp-group matrix products of 64 x n x 32, one overload a width.
+// Warp-group matrix products of 64 x n x 32 8-bit elements, or 16 bf16, one overload a width.
 //
 // d[64 x n] (+)= A[64 x 32] B[n x 32]^T; `keep` 0 overwrites d. Lane l of warp w of the group holds
 // rows 16w + l/4 and 8 below, and of every 8 columns the two at 8j + 2(l%4): d[4j] and d[4j + 1]
@@ -51,7 +51,8 @@ namespace qt::cuda {
   }
 #define QT_WGMMA_OF(n, p0, p1, p2)                                                             \
   QT_WGMMA(n, wgmma_e5m2, float, "f", "m64n" #n "k32.f32.e5m2.e5m2", ", 1, 1", p0, p1, p2)     \
-  QT_WGMMA(n, wgmma_s8, i32, "r", "m64n" #n "k32.s32.s8.s8", "", p0, p1, p2)
+  QT_WGMMA(n, wgmma_s8, i32, "r", "m64n" #n "k32.s32.s8.s8", "", p0, p1, p2)                   \
+  QT_WGMMA(n, wgmma_bf16, float, "f", "m64n" #n "k16.f32.bf16.bf16", ", 1, 1, 0, 0", p0, p1, p2)
 
 QT_WGMMA_OF(32, "%16", "%17", "%18")
 QT_WGMMA_OF(64, "%32", "%33", "%34")
@@ -62,7 +63,7 @@ QT_WGMMA_OF(192, "%96", "%97", "%98")
 QT_WGMMA_OF(224, "%112", "%113", "%114")
 QT_WGMMA_OF(256, "%128", "%129", "%130")
 
-// A from registers: four words a thread, rows and bytes as mma.sync's 8-bit A has them.
+// A from registers: four words a thread, rows and bytes as mma.sync's A has them.
 #define QT_NAMES_OF_8 "%0, %1, %2, %3"
 #define QT_NAMES_OF_16 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define QT_SUMS_OF_8(c, d) QT_SUMS_4(c, d, 0)
@@ -80,7 +81,8 @@ QT_WGMMA_OF(256, "%128", "%129", "%130")
   }
 #define QT_WGMMA_A_OF(n, ...)                                                                  \
   QT_WGMMA_A(n, wgmma_e5m2, float, "f", "m64n" #n "k32.f32.e5m2.e5m2", ", 1, 1", __VA_ARGS__)  \
-  QT_WGMMA_A(n, wgmma_s8, i32, "r", "m64n" #n "k32.s32.s8.s8", "", __VA_ARGS__)
+  QT_WGMMA_A(n, wgmma_s8, i32, "r", "m64n" #n "k32.s32.s8.s8", "", __VA_ARGS__)               \
+  QT_WGMMA_A(n, wgmma_bf16, float, "f", "m64n" #n "k16.f32.bf16.bf16", ", 1, 1, 0", __VA_ARGS__)
 
 QT_WGMMA_A_OF(8, "%4", "%5", "%6", "%7", "%8", "%9")
 QT_WGMMA_A_OF(16, "%8", "%9", "%10", "%11", "%12", "%13")

@@ -3,6 +3,7 @@
 #define QT_CUDA_QUANTIZE_STORE_H
 
 #include "args.h"
+#include "cuda/bf16.h"
 #include "cuda/expand.h"
 #include "cuda/load.h"
 #include "cuda/rotate.h"
@@ -10,7 +11,7 @@
 namespace qt::cuda {
 
 /// Where codes and scales go: the spelling of the generator's layouts.
-enum class Output { plain, scales_128x4, e5m2, int8_rows };
+enum class Output { plain, scales_128x4, e5m2, int8_rows, bf16 };
 
 /// The spelling and the order are those of the generator's Copies.
 enum class Copies { rows, columns, both };
@@ -50,15 +51,22 @@ template <class Config>
 QT_FN Copy copy_of(const qt_tensor& to, i64 batch, i64 blocks) {
   // Only plain operands may be strided.
   const i64 ld = Config::output == Output::plain ? to.ld : blocks * 32;
-  u8* codes = static_cast<u8*>(to.data) + batch * to.batch_stride / 2;
-  return {codes, static_cast<u8*>(to.scales) + batch * to.scale_batch_stride, u32(ld / 2),
-          u32(to.scale_ld), ((reinterpret_cast<u64>(codes) | u64(ld / 2)) & 15u) == 0};
+  constexpr i64 bits = Config::output == Output::bf16 ? 16 : 4;  // of an element
+  u8* codes = static_cast<u8*>(to.data) + batch * to.batch_stride * bits / 8;
+  return {codes, static_cast<u8*>(to.scales) + batch * to.scale_batch_stride, u32(ld * bits / 8),
+          u32(to.scale_ld), ((reinterpret_cast<u64>(codes) | u64(ld * bits / 8)) & 15u) == 0};
 }
 
-/// Packed codes of block `block`, of `blocks` in a row, and its scale byte, to where they belong.
+/// Packed codes of block `block`, of `blocks` in a row, and its scale byte, to where they belong;
+/// or the elements that they make.
 template <class Config>
 QT_FN void store_block(const Copy& to, u32 row, u32 block, u32 blocks, const u32 (&packed)[4],
                        u32 byte) {
+  if constexpr (Config::output == Output::bf16) {
+    u8* row_at = to.codes + u64(row) * to.row_bytes;
+    store_block_bf16(reinterpret_cast<u16*>(row_at) + block * 32u, packed, byte);
+    return;
+  }
   u8* codes = to.codes + u64(row) * to.row_bytes + block * 16u;
   if (to.aligned) {
     store_global(reinterpret_cast<Words4*>(codes), {{packed[0], packed[1], packed[2], packed[3]}});

@@ -10,9 +10,9 @@
 #ifndef QT_CUDA_STAND_IN_H
 #define QT_CUDA_STAND_IN_H
 
+#include "cuda/bf16.h"
 #include "cuda/epilogue.h"
 #include "cuda/expand.h"
-#include "cuda/gemm_mma.h"
 
 namespace qt::cuda {
 
@@ -131,7 +131,7 @@ QT_FN void put(const Piece& piece, u32 part, u32 row_at) {
     QT_UNROLL
     for (u32 w = 0; w < 4u; ++w) {
       u32 pairs[4];
-      gemm_mma::decode(piece.raw.word[w], gemm_mma::scale_pair(piece.scale), pairs);
+      decode_bf16(piece.raw.word[w], bf16_scale(piece.scale), pairs);
       store_shared_2(row_at + w * 64u + part * 8u, pairs[0], pairs[1]);
       store_shared_2(row_at + w * 64u + part * 8u + 32u, pairs[2], pairs[3]);
     }

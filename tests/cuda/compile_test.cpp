@@ -105,6 +105,14 @@ std::vector<Problem> problems() {
                        Layout::e5m2),
       quantize_problem(DType::f16, 128, ScaleRule::ceil, Rounding::rne, Copies::rows,
                        Layout::int8_rows),
+      quantize_problem(DType::bf16, 32, ScaleRule::rceil, Rounding::sr16, Copies::rows,
+                       Layout::bf16),
+      quantize_problem(DType::bf16, 32, ScaleRule::rceil, Rounding::sr16, Copies::columns,
+                       Layout::bf16),
+      quantize_problem(DType::f32, 64, ScaleRule::rceil, Rounding::sr16, Copies::both,
+                       Layout::bf16),
+      quantize_problem(DType::bf16, 256, ScaleRule::ceil, Rounding::rne, Copies::both,
+                       Layout::bf16),
       odd_rows,
       squares_problem(DType::bf16, Rounding::sr16),
       squares_problem(DType::f32, Rounding::half_away),
@@ -118,6 +126,7 @@ std::vector<Problem> problems() {
       one_operand(Op::pack, DType::mxfp4, DType::mxfp4, Layout::plain, Layout::e5m2),
       one_operand(Op::pack, DType::mxfp4, DType::mxfp4, Layout::plain, Layout::int8_rows),
       one_operand(Op::pack, DType::mxfp4, DType::mxfp4, Layout::plain, Layout::permuted),
+      one_operand(Op::pack, DType::mxfp4, DType::mxfp4, Layout::plain, Layout::bf16),
       one_operand(Op::dequantize, DType::mxfp4, DType::f16, Layout::plain, Layout::plain),
       one_operand(Op::hadamard, DType::bf16, DType::bf16, Layout::chosen, Layout::plain),
   };
@@ -192,13 +201,13 @@ TEST_CASE("cuda quantisers compile without spills") {
   compile_all_of({&cuda::quantize(), &cuda::pack(), &cuda::dequantize(), &cuda::hadamard()}, 20);
 }
 TEST_CASE("cuda products compile without spills and overlap") {
-  compile_all_of(
-      {&cuda::gemm_e5m2(), &cuda::gemm_int8(), &cuda::gemm_packed(), &cuda::gemm_packed_tiles()},
-      20);
+  compile_all_of({&cuda::gemm_e5m2(), &cuda::gemm_int8(), &cuda::gemm_bf16(), &cuda::gemm_packed(),
+                  &cuda::gemm_packed_tiles()},
+                 20);
 }
 TEST_CASE("portable cuda products compile without spills") {
   compile_all_of({&cuda::gemm_mma(), &cuda::stand_in()}, 10);
 }
 TEST_CASE("every cuda family is compiled by one of these tests") {
-  CHECK(cuda::families().size() == 12);
+  CHECK(cuda::families().size() == 13);
 }

@@ -39,6 +39,9 @@ struct DeviceOperand {
       data = std::make_unique<Memory>(device, weights.codes);
       scales = std::make_unique<Memory>(device, weights.scales);
       tensor = {data->data(), scales->data(), 0, 0, 0, 0};
+    } else if (layout == Layout::bf16) {
+      data = std::make_unique<Memory>(device, bf16_rows(q));
+      tensor = {data->data(), nullptr, q.k, 0, 0, 0};
     } else {
       const auto rows = expand(q, layout);
       data = std::make_unique<Memory>(device, rows.data);
@@ -52,6 +55,11 @@ void put_float(DType type, unsigned char* at, float x) {
   if (type == DType::f32) std::memcpy(at, &x, 4);
   const auto h = type == DType::bf16 ? reference::bf16_bits(x) : reference::f16_bits(x);
   if (type != DType::f32) std::memcpy(at, &h, 2);
+}
+
+/// Of products in bf16 with binary32 sums.
+bool is_exact(const Family& family) {
+  return family.name().ends_with("bf16") || family.name() == "cuda_gemm_mma";
 }
 
 struct Call {
@@ -74,8 +82,8 @@ Problem problem_of(const Family& family, const Call& c) {
   p.d_type = c.d_type;
   p.accumulate = c.accumulate;
   p.bias = c.bias;
-  const bool int8 = family.name().ends_with("int8"), mma = family.name() == "cuda_gemm_mma";
-  p.contract = int8 || mma ? Contract::exact : Contract::fast;
+  const bool int8 = family.name().ends_with("int8");
+  p.contract = int8 || is_exact(family) ? Contract::exact : Contract::fast;
   p.spread = int8 ? Spread::narrow : Spread::any;
   return p;
 }
@@ -149,7 +157,7 @@ std::vector<Variant> some_variants(const Family& family, const Problem& p, const
             with(family, p, t, {{"tile_m", 256}, {"tile_n", 96}, {"cluster", 2}}),
             with(family, p, t, {{"tile_n", 160}, {"promote", 2}, {"stages", 5}, {"cluster", 2}}),
             with(family, p, t, {{"tile_n", 64}, {"stages", 8}})};
-  if (family.name() == "cuda_gemm_int8")
+  if (family.name() == "cuda_gemm_int8" || family.name() == "cuda_gemm_bf16")
     return {with(family, p, t, {}), with(family, p, t, {{"cluster", 2}}),
             with(family, p, t, {{"tile_m", 256}, {"tile_n", 128}}),
             with(family, p, t, {{"tile_n", 96}, {"stages", 6}})};
@@ -258,6 +266,34 @@ void widen_row(Quantized& q, std::int64_t row) {
 TEST_CASE("gpu.gemm_mma stays within its bound") { check_family(cuda::gemm_mma()); }
 TEST_CASE("gpu.gemm_e5m2 stays within its bound") { check_family(cuda::gemm_e5m2()); }
 TEST_CASE("gpu.gemm_int8 stays within its bound") { check_family(cuda::gemm_int8()); }
+TEST_CASE("gpu.gemm_bf16 stays within its bound") { check_family(cuda::gemm_bf16()); }
+
+TEST_CASE("gpu.exact products hold every scale byte") {
+  Device* device = device_or_skip();
+  if (!device) return;
+  std::uint32_t seed = 1;
+  for (const Family* family : {&cuda::gemm_mma(), &cuda::gemm_bf16()}) {
+    const Call c{150, 264, 1504, DType::f32};
+    const auto p = problem_of(*family, c);
+    if (const auto reason = family->refuses(p, device->target()); !reason.empty()) {
+      std::cout << "SKIPPED: " << family->name() << " " << reason << "\n";
+      continue;
+    }
+    const auto v = family->default_variant(p, device->target());
+    // A's byte and B's add to 254, so that products are near 1: 0 by 254, ..., 254 by 0.
+    Quantized a = random_operand(c.m, c.k, Data::forward, ++seed),
+              b = random_operand(c.n, c.k, Data::forward, ++seed);
+    const auto blocks = static_cast<std::size_t>(a.k / 32);
+    for (std::size_t i = 0; i < a.scales.size(); ++i)
+      a.scales[i] = static_cast<std::uint8_t>(i % blocks * 5 % 255);
+    for (std::size_t i = 0; i < b.scales.size(); ++i)
+      b.scales[i] = static_cast<std::uint8_t>(254 - i % blocks * 5 % 255);
+    a.scales[0] = 0, b.scales[0] = 254;
+    const auto outcome = run(*device, *family, p, v, c, a, b, seed, 200);
+    INFO(family->name(), " ", outcome.where);
+    CHECK(outcome.worst <= 1.0);
+  }
+}
 
 TEST_CASE("gpu.stand_in computes the rows that do not fit, and counts them") {
   Device* device = device_or_skip();
@@ -355,7 +391,8 @@ TEST_CASE("gpu.gemm of a batch reads and writes entries where their strides say"
   Device* device = device_or_skip();
   if (!device) return;
   constexpr std::int64_t batch = 3, m = 70, n = 130, k = 96;
-  for (const Family* family : {&cuda::gemm_mma(), &cuda::gemm_e5m2(), &cuda::gemm_int8()}) {
+  for (const Family* family :
+       {&cuda::gemm_mma(), &cuda::gemm_e5m2(), &cuda::gemm_int8(), &cuda::gemm_bf16()}) {
     auto p = problem_of(*family, {m, n, k, DType::f32});
     p.batch = {1, 4};
     if (const auto reason = family->refuses(p, device->target()); !reason.empty()) {
@@ -364,7 +401,7 @@ TEST_CASE("gpu.gemm of a batch reads and writes entries where their strides say"
     }
     const auto v = family->default_variant(p, device->target());
     const auto layout = family->a_layout(p, v);
-    const bool plain = layout == Layout::plain;
+    const bool plain = layout == Layout::plain, wide = layout == Layout::bf16;
     std::vector<Quantized> a, b;
     for (std::uint32_t i = 0; i < batch; ++i) {
       a.push_back(random_operand(m, k, Data::forward, 10 + i));
@@ -378,14 +415,19 @@ TEST_CASE("gpu.gemm of a batch reads and writes entries where their strides say"
       std::vector<std::uint8_t> data, scales;
       std::int64_t stride = 0, scale_stride = 0;
       for (const auto& q : all) {
-        const auto rows = plain ? ExpandedOperand{} : expand(q, layout);
+        auto rows = plain || wide ? ExpandedOperand{} : expand(q, layout);
+        if (wide) {
+          const auto elements = bf16_rows(q);
+          rows.data.resize(elements.size() * 2);
+          std::memcpy(rows.data.data(), elements.data(), rows.data.size());
+        }
         const auto& codes = plain ? q.codes : rows.data;
         const auto& bytes = plain ? q.scales : rows.reference;
         data.insert(data.end(), codes.begin(), codes.end());
         data.insert(data.end(), 64, 0xff);
         scales.insert(scales.end(), bytes.begin(), bytes.end());
         scales.insert(scales.end(), 5, 0xff);
-        stride = static_cast<std::int64_t>(codes.size() + 64) * (plain ? 2 : 1);
+        stride = static_cast<std::int64_t>(codes.size() + 64) * 8 / bits_per_element(layout);
         scale_stride = static_cast<std::int64_t>(bytes.size() + 5);
       }
       kept.push_back(std::make_unique<Memory>(*device, data));

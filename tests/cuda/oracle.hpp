@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <random>
+#include <stdexcept>
 #include <vector>
 
 #include "generator/problem.hpp"
@@ -115,6 +117,33 @@ inline ExpandedOperand expand(const Quantized& q, Layout layout) {
   return out;
 }
 
+/// An operand as layout bf16 holds it: an eighth of every value; NaN is 0x7fff.
+inline std::vector<std::uint16_t> bf16_rows(const Quantized& q) {
+  std::vector<std::uint16_t> out;
+  for (std::int64_t i = 0; i < q.rows; ++i)
+    for (std::int64_t k = 0; k < q.k; ++k) {
+      const double eighth = q.value(i, k) / 8;
+      const auto bits = reference::bf16_bits(static_cast<float>(eighth));
+      if (!std::isnan(eighth) && double(reference::bf16_value(bits)) != eighth)
+        throw std::logic_error("an eighth of a value does not fit bf16");
+      out.push_back(std::isnan(eighth) ? std::uint16_t(0x7fff) : bits);
+    }
+  return out;
+}
+
+/// Elements of a result in layout bf16 that differ.
+inline std::int64_t wrong_bf16(const Quantized& q, const unsigned char* data) {
+  const auto want = bf16_rows(q);
+  std::int64_t wrong = 0;
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    std::uint16_t got;
+    std::memcpy(&got, data + 2 * i, 2);
+    if ((got & 0x7fff) > 0x7f80) got = 0x7fff;
+    wrong += got != want[i];
+  }
+  return wrong;
+}
+
 /// Weights as layout permuted holds them, written from its definition in
 /// templates/cuda/permuted.h.
 struct PermutedOperand {
@@ -168,7 +197,8 @@ inline PermutedOperand permute(const Quantized& q) {
 /// permuted operand's partner.
 inline std::vector<std::uint8_t> references_of(const Quantized& q, Layout layout, Layout element) {
   if (layout == Layout::e5m2 || layout == Layout::int8_rows) return expand(q, layout).reference;
-  if (layout != Layout::permuted) return {};
+  if (layout != Layout::permuted || (element != Layout::e5m2 && element != Layout::int8_rows))
+    return {};
   const auto all = permute(q);
   const auto first = all.scales.begin() +
                      (element == Layout::int8_rows ? all.int8_references_at : all.references_at);

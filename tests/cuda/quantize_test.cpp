@@ -111,6 +111,7 @@ void check_case(Device& device, const Problem& p, const Variant& variant, const 
   const auto& family = cuda::quantize();
   const bool by_rows = p.copies != Copies::columns, by_columns = p.copies != Copies::rows;
   const bool is_expanded = p.d_layout == Layout::e5m2 || p.d_layout == Layout::int8_rows;
+  const bool is_bf16 = p.d_layout == Layout::bf16;
   // Expanded rows: mostly such as fit.
   auto x = awkward(s.m, s.k, seed, !is_expanded || seed % 2 == 0);
   const auto packed_x = stored(p.a_type, x);
@@ -152,14 +153,17 @@ void check_case(Device& device, const Problem& p, const Variant& variant, const 
   if (by_rows) {
     const auto want = reference::quantize(x.data(), s.m, s.k, s.k, spec_of(p, p.a_rounding, args));
     const auto data = codes.download(), bytes = scales.download();
-    CHECK((is_expanded ? wrong_expanded(want, p.d_layout, data, bytes)
-                       : wrong_bytes(want, p.d_layout, data, bytes, k_padded, k_padded / 32)) == 0);
+    CHECK((is_bf16 ? wrong_bf16(want, data.data())
+           : is_expanded
+               ? wrong_expanded(want, p.d_layout, data, bytes)
+               : wrong_bytes(want, p.d_layout, data, bytes, k_padded, k_padded / 32)) == 0);
   }
   if (by_columns) {
     const auto want =
         reference::quantize_columns(x.data(), s.m, s.k, s.k, spec_of(p, p.a_rounding, args));
     const auto data = codes2.download(), bytes = scales2.download();
-    CHECK(wrong_bytes(want, p.d_layout, data, bytes, m_padded, m_padded / 32) == 0);
+    CHECK((is_bf16 ? wrong_bf16(want, data.data())
+                   : wrong_bytes(want, p.d_layout, data, bytes, m_padded, m_padded / 32)) == 0);
   }
 }
 
@@ -195,7 +199,7 @@ std::vector<Problem> problems() {
   constexpr auto rne = Rounding::rne, sr16 = Rounding::sr16;
   constexpr auto rows = Copies::rows, columns = Copies::columns, both = Copies::both;
   constexpr auto plain = Layout::plain, tiled = Layout::scales_128x4, e5m2 = Layout::e5m2,
-                 int8 = Layout::int8_rows;
+                 int8 = Layout::int8_rows, wide = Layout::bf16;
   constexpr auto none = Signs::none, fixed = Signs::fixed, per_call = Signs::per_call;
   return {
       problem(bf16, 32, none, rceil, rne, rows, plain),
@@ -223,7 +227,13 @@ std::vector<Problem> problems() {
       problem(f16, 0, none, floor, rne, rows, e5m2),
       problem(bf16, 32, fixed, rceil, rne, rows, int8),
       problem(bf16, 128, none, rceil, sr16, rows, int8),
+      problem(bf16, 32, none, rceil, rne, rows, wide),
+      problem(bf16, 32, per_call, rceil, sr16, both, wide),
+      problem(f32, 256, fixed, rceil, sr16, both, wide),
+      problem(bf16, 64, fixed, ceil, sr16, columns, wide),
+      problem(f16, 128, per_call, floor, rne, columns, wide),
       squares(bf16, rceil, rne, both, plain),
+      squares(bf16, rceil, sr16, both, wide),
       squares(f32, ceil, sr16, both, tiled),
       squares(f16, floor, rne, rows, plain),
       squares(bf16, even, Rounding::half_away, columns, plain),

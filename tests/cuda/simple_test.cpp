@@ -98,6 +98,47 @@ TEST_CASE("gpu.pack expands as the layout is defined") {
     }
 }
 
+TEST_CASE("gpu.pack decodes to bf16, an eighth of every value") {
+  Device* device = device_or_skip();
+  if (!device) return;
+  std::uint32_t seed = 1;
+  for (const std::int32_t g : {32, 128}) {
+    auto p = one_operand(Op::pack, {0, 16384});
+    p.d_layout = Layout::bf16;
+    p.rotation = g;
+    const auto v = cuda::pack().default_variant(p, device->target());
+    for (const auto& [m, k] :
+         {std::pair{1, 32}, {7, 96}, {300, 1504}, {3, 8192}, {5, 0}, {0, 64}}) {
+      const std::int64_t padded = round_up(k, g), ld = padded + 64, scale_ld = padded / 32 + 1;
+      // Two batch entries, rows apart, codes at an odd place; every scale byte somewhere.
+      Quantized one[2];
+      std::vector<std::uint8_t> codes(static_cast<std::size_t>(2 * m * ld / 2 + 1), 0xff);
+      std::vector<std::uint8_t> scales(static_cast<std::size_t>(2 * m * scale_ld), 0xff);
+      for (std::int64_t batch = 0; batch < 2; ++batch) {
+        auto& q = one[batch];
+        q = random_operand(m, padded, Data::forward, ++seed);
+        for (std::size_t i = 0; i < q.scales.size(); ++i)
+          q.scales[i] = static_cast<std::uint8_t>(i * 5 + seed);
+        for (std::int64_t i = 0; i < m; ++i) {
+          std::copy_n(q.codes.begin() + i * padded / 2, padded / 2,
+                      codes.begin() + 1 + (batch * m + i) * ld / 2);
+          std::copy_n(q.scales.begin() + i * padded / 32, padded / 32,
+                      scales.begin() + (batch * m + i) * scale_ld);
+        }
+      }
+      Memory from(*device, codes), bytes(*device, scales), to(*device, 2 * m * padded * 2);
+      auto args = sizes(m, k, 2);
+      args.a = {from.data(1), bytes.data(), ld, scale_ld, m * ld, m * scale_ld};
+      args.d = {to.data(), nullptr, padded, 0, m * padded, 0};
+      device->run(cuda::pack(), p, v, args);
+      const auto data = to.download();
+      INFO(p.key(), " m=", m, " k=", k);
+      CHECK(wrong_bf16(one[0], data.data()) == 0);
+      CHECK(wrong_bf16(one[1], data.data() + m * padded * 2) == 0);
+    }
+  }
+}
+
 TEST_CASE("gpu.pack permutes weights as the layout is defined") {
   Device* device = device_or_skip();
   if (!device) return;

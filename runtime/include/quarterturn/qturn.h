@@ -108,7 +108,8 @@ enum {
   QTURN_LAYOUT_INT8_ROWS = 5,
   QTURN_LAYOUT_INT8_BLOCKS = 6,
   QTURN_LAYOUT_PANEL16 = 7,
-  QTURN_LAYOUT_PERMUTED = 8
+  QTURN_LAYOUT_PERMUTED = 8,
+  QTURN_LAYOUT_BF16 = 9 /* one bf16 an element, an eighth of its value; no scales */
 };
 enum { QTURN_MAJOR_K = 0, QTURN_MAJOR_ROWS = 1 };
 enum {
