@@ -82,6 +82,10 @@ std::int64_t group_unit(const Problem& p) {
   return std::max<std::int64_t>(kLongestReference, p.rotation);
 }
 
+std::int64_t unit_of(const Problem& p) {
+  return p.grouping == Grouping::k_grouped ? group_unit(p) : padding_unit(p);
+}
+
 std::int64_t copy_length(const Problem& p, std::int64_t k, std::int64_t groups) {
   if (p.grouping != Grouping::k_grouped) return round_up(k, padding_unit(p));
   return (k / group_unit(p) + groups) * group_unit(p);

@@ -19,6 +19,9 @@ Entries entries_of(const Problem& problem, std::int64_t batch, std::int64_t grou
 /// where that is larger, whatever the layout, so that noise does not depend on a plan's layout.
 std::int64_t group_unit(const Problem& problem);
 
+/// To what K, or each group of it, is padded in quantised copies: group_unit or padding_unit.
+std::int64_t unit_of(const Problem& problem);
+
 /// Elements of a row of a quantised copy whose contraction axis has length `k`, with its padding:
 /// (k / unit + groups) * unit in k_grouped (templates/groups.h), else k rounded up to padding_unit.
 std::int64_t copy_length(const Problem& problem, std::int64_t k, std::int64_t groups);

@@ -25,6 +25,7 @@ class HadamardGemm : public Family {
   std::string refuses(const Problem& p, const Target& t) const override {
     if (t.vendor != Vendor::cpu) return "runs on CPUs";
     if (p.op != Op::hadamard_gemm) return "quantises A and multiplies: op = hadamard_gemm";
+    if (p.grouping != Grouping::none) return "has no grouped form";
     if (p.b_type != DType::mxfp4) return "needs a prepared weight: b_type = mxfp4";
     if (p.a_major != Major::k) return "reads A along K: a_major = k";
     if (p.scale_block != ScaleBlock::b1x32) return "quantises a row at a time: scale_block = 1x32";

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "generator/grouping.hpp"
+
 namespace quarterturn::cpu {
 
 std::vector<std::int64_t> isas(const Target& target) {
@@ -73,11 +75,17 @@ void KernelText::dimension(std::string_view name, const Extent& extent) {
              fmt::format("given at run time: {} to {}", extent.lo, extent.hi));
 }
 
+void KernelText::grouping(const Problem& p) {
+  constant("qt::Grouping", "grouping", fmt::format("qt::Grouping::{}", name_of(p.grouping)),
+           "of rows or tokens by experts");
+}
+
 void KernelText::product(const Problem& p) {
   dimension("m", p.m);
   dimension("n", p.n);
   dimension("k", p.k);
-  integer("k_unit", padding_unit(p), "operands are padded to a multiple of this along K");
+  integer("k_unit", unit_of(p), "operands are padded to a multiple of this along K");
+  grouping(p);
   constant("qt::cpu::DType", "d_type", dtype_text(p.d_type), "of D, C and bias");
   flag("accumulate", p.accumulate == Accumulate::accumulate, "adds beta * C");
   flag("bias", p.bias == Bias::per_column, "adds a vector of n");
@@ -115,7 +123,6 @@ std::string refuse_layout(std::string_view field, Layout given, Layout wanted) {
 }
 
 std::string refuse_product(const Problem& p, Layout a) {
-  if (p.grouping != Grouping::none) return "has no grouped form";
   if (p.epilogue != Epilogue::none) return "has no activation in its epilogue";
   if (p.d_layout != Layout::plain) return "writes D row-major";
   if (auto reason = refuse_layout("a_layout", p.a_layout, a); !reason.empty()) return reason;

@@ -34,6 +34,8 @@ class KernelText {
   void flag(std::string_view name, bool value, std::string_view comment);
   /// Dimensions, padding, D's type and what is added: the constants of every product.
   void product(const Problem& problem);
+  /// How rows or tokens are grouped.
+  void grouping(const Problem& problem);
   void descale(std::string_view value, std::string_view comment);
   /// A static dimension, or 0 with a remark for one given at run time.
   void dimension(std::string_view name, const Extent& extent);
@@ -55,8 +57,8 @@ std::string dtype_text(DType type);
 /// A layout that the caller fixed must be the one that a family reads; empty when it is.
 std::string refuse_layout(std::string_view field, Layout given, Layout wanted);
 
-/// What no product of this folder does: grouping, activations, D in another layout; and operands in
-/// other layouts than A in `a` and B in panel16.
+/// What no product of this folder does: activations, D in another layout; and operands in other
+/// layouts than A in `a` and B in panel16.
 std::string refuse_product(const Problem& problem, Layout a);
 
 }  // namespace quarterturn::cpu

@@ -4,6 +4,7 @@
 
 #include "generator/cpu/lane_text.hpp"
 #include "generator/family.hpp"
+#include "generator/grouping.hpp"
 
 namespace quarterturn::cpu {
 
@@ -25,12 +26,12 @@ class MovingFamily : public Family {
   Launch launch(const Problem& p, const Variant& v, const qt_args& args,
                 std::int64_t) const override {
     Launch out;
-    out.parts = args.batch * parts_of(p, v, args.m, args.k).per_entry();
+    out.parts = args.batch * parts_of(p, v, args.m, args.k, args.groups).per_entry();
     return out;
   }
 
   double predicted_cost(const Problem& p, const Target&, const Variant& v) const override {
-    return moving_cost(parts_of(p, v, p.m.hi, p.k.hi), bytes_an_element(p),
+    return moving_cost(parts_of(p, v, p.m.hi, p.k.hi, p.groups.hi), bytes_an_element(p),
                        static_cast<Isa>(v.value("isa")));
   }
 
@@ -40,8 +41,8 @@ class MovingFamily : public Family {
 
  private:
   static qt::cpu::QuantizeParts parts_of(const Problem& p, const Variant& v, std::int64_t m,
-                                         std::int64_t k) {
-    return qt::cpu::QuantizeParts::of(m, k, padding_unit(p), true, false,
+                                         std::int64_t k, std::int64_t groups) {
+    return qt::cpu::QuantizeParts::of(m, copy_length(p, k, groups), unit_of(p), true, false,
                                       p.d_layout == Layout::panel16, v.value("tile_m"),
                                       v.value("tile_k"));
   }

@@ -7,6 +7,7 @@
 #include "generator/cpu/families.hpp"
 #include "generator/cpu/kernel_text.hpp"
 #include "generator/cpu/moving.hpp"
+#include "generator/grouping.hpp"
 
 namespace quarterturn::cpu {
 namespace {
@@ -19,7 +20,6 @@ class Pack final : public MovingFamily {
     if (t.vendor != Vendor::cpu) return "runs on CPUs";
     if (p.op != Op::pack) return "changes the layout of a quantised operand: op = pack";
     if (p.a_type != DType::mxfp4 || p.d_type != DType::mxfp4) return "moves mxfp4";
-    if (p.grouping != Grouping::none) return "has no grouped form";
     const auto one_of = [](Layout given, std::initializer_list<Layout> allowed) {
       return std::find(allowed.begin(), allowed.end(), given) != allowed.end();
     };
@@ -37,7 +37,8 @@ class Pack final : public MovingFamily {
     text.alias("Isa", lanes_type(isa), "blocks side by side in registers");
     text.dimension("m", p.m);
     text.dimension("k", p.k);
-    text.integer("k_unit", padding_unit(p), "k is padded to a multiple with zero blocks");
+    text.integer("k_unit", unit_of(p), "k is padded to a multiple with zero blocks");
+    text.grouping(p);
     text.constant("qt::cpu::Layout", "a_layout", layout_text(p.a_layout), "read");
     text.constant("qt::cpu::Layout", "d_layout", layout_text(p.d_layout), "written");
     text.integer("tile_m", v.value("tile_m"), "rows in a part");

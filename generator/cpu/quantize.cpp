@@ -7,6 +7,7 @@
 #include "generator/cpu/families.hpp"
 #include "generator/cpu/kernel_text.hpp"
 #include "generator/cpu/lane_text.hpp"
+#include "generator/grouping.hpp"
 #include "templates/cpu/quantize_parts.h"
 
 namespace quarterturn::cpu {
@@ -14,7 +15,10 @@ namespace {
 
 using qt::cpu::QuantizeParts;
 
-QuantizeParts parts_of(const Problem& p, const Variant& v, std::int64_t m, std::int64_t k) {
+// Where tokens are grouped, tiles run over the column copy's length.
+QuantizeParts parts_of(const Problem& p, const Variant& v, std::int64_t m, std::int64_t k,
+                       std::int64_t groups) {
+  if (p.grouping == Grouping::k_grouped) m = copy_length(p, m, groups);
   return QuantizeParts::of(m, k, padding_unit(p), p.copies != Copies::columns,
                            p.copies != Copies::rows, p.d_layout == Layout::panel16,
                            v.value("tile_m"), v.value("tile_k"));
@@ -36,7 +40,6 @@ class Quantize : public Family {
       return fmt::format("d_layout = {}: writes plain, int8_blocks or panel16",
                          name_of(p.d_layout));
     if (p.a_major != Major::k) return "reads X row-major: state copies = columns for X^T";
-    if (p.grouping != Grouping::none) return "has no grouped form";
     if (p.epilogue != Epilogue::none) return "has no activation before it";
     return {};
   }
@@ -77,6 +80,7 @@ class Quantize : public Family {
     named("ScaleRule", "scale_rule", p.scale_rule, "from a block's values to its scale");
     named("cpu::ScaleBlock", "scale_block", p.scale_block, "elements that share a scale");
     named("Rounding", "rounding", p.a_rounding, "to E2M1");
+    text.grouping(p);
     text.integer("tile_m", v.value("tile_m"), "rows of X in a part");
     text.integer("tile_k", v.value("tile_k"), "columns of X in a part");
     return text.source(p, t, v, {"args.h", std::string(lanes_text(isa)), "cpu/quantize.h"},
@@ -86,14 +90,15 @@ class Quantize : public Family {
   Launch launch(const Problem& p, const Variant& v, const qt_args& args,
                 std::int64_t) const override {
     Launch out;
-    out.parts = args.batch * parts_of(p, v, args.m, args.k).per_entry();
+    out.parts = args.batch * parts_of(p, v, args.m, args.k, args.groups).per_entry();
     return out;
   }
 
   double predicted_cost(const Problem& p, const Target&, const Variant& v) const override {
     const double copies = p.copies == Copies::both ? 2 : 1;
     const double bytes = static_cast<double>(bytes_of(p.a_type)) + copies * 0.53;
-    return moving_cost(parts_of(p, v, p.m.hi, p.k.hi), bytes, static_cast<Isa>(v.value("isa")));
+    return moving_cost(parts_of(p, v, p.m.hi, p.k.hi, p.groups.hi), bytes,
+                       static_cast<Isa>(v.value("isa")));
   }
 };
 

@@ -9,6 +9,7 @@
 #include "cpu/primitives_lanes.h"
 #include "cpu/quantize.h"
 #include "cpu/weight_only.h"
+#include "generator/grouping.hpp"
 #include "runtime/cpu/kernel.hpp"
 
 namespace quarterturn::cpu {
@@ -48,13 +49,15 @@ static_assert(static_cast<int>(qt::cpu::Layout::bf16) == static_cast<int>(Layout
 static_assert(static_cast<int>(qt::ScaleRule::search) == static_cast<int>(ScaleRule::search));
 static_assert(static_cast<int>(qt::Rounding::half_to_zero) ==
               static_cast<int>(Rounding::half_to_zero));
+static_assert(static_cast<int>(qt::Grouping::k_grouped) == static_cast<int>(Grouping::k_grouped));
 static_assert(static_cast<int>(qt::Signs::per_call) == static_cast<int>(Signs::per_call));
 
 // What the two products have in common. Their tiles are constants of the Configs.
 template <class Config>
 Config product_config(const Problem& p, float descale_ts34) {
   Config config;
-  config.k_unit = static_cast<int>(padding_unit(p));
+  config.k_unit = static_cast<int>(unit_of(p));
+  config.grouping = as<qt::Grouping>(p.grouping);
   config.d_type = as<qt::cpu::DType>(p.d_type);
   config.accumulate = p.accumulate == Accumulate::accumulate;
   config.bias = p.bias == Bias::per_column;
@@ -105,6 +108,7 @@ PrebuiltKernel quantize_kernel(const Problem& p, const Variant& wanted) {
   config.scale_rule = as<qt::ScaleRule>(p.scale_rule);
   config.scale_block = as<qt::cpu::ScaleBlock>(p.scale_block);
   config.rounding = as<qt::Rounding>(p.a_rounding);
+  config.grouping = as<qt::Grouping>(p.grouping);
   config.tile_m = static_cast<int>(wanted.value("tile_m"));
   config.tile_k = static_cast<int>(wanted.value("tile_k"));
   return {std::make_shared<BuiltIn<Config, qt::cpu::quantize<Config>>>(config), wanted};
@@ -113,7 +117,8 @@ PrebuiltKernel quantize_kernel(const Problem& p, const Variant& wanted) {
 PrebuiltKernel pack_kernel(const Problem& p, const Variant& wanted) {
   using Config = qt::cpu::PackConfig<qt::cpu::PortableLanes>;
   Config config;
-  config.k_unit = static_cast<int>(padding_unit(p));
+  config.k_unit = static_cast<int>(unit_of(p));
+  config.grouping = as<qt::Grouping>(p.grouping);
   config.a_layout = as<qt::cpu::Layout>(p.a_layout);
   config.d_layout = as<qt::cpu::Layout>(p.d_layout);
   config.tile_m = static_cast<int>(wanted.value("tile_m"));

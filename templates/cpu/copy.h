@@ -59,6 +59,14 @@ QT_FN Destination destination_of(const qt_tensor& to, Layout layout, i64 batch, 
           blocks};
 }
 
+/// What lies from a block of K on, in every row.
+QT_FN Destination from_block(Destination to, i64 block) {
+  const bool panels = to.layout == Layout::panel16, int8 = to.layout == Layout::int8_blocks;
+  to.codes += block * (panels ? kPanelCodes : int8 ? kBlock : kBlock / 2);
+  to.scales += block * (panels ? kPanelScales : int8 ? i64(sizeof(Int8Scale)) : 1);
+  return to;
+}
+
 QT_FN void store_plain(const Destination& to, i64 row, i64 block, const PackedBlock& from) {
   u8* codes = to.codes + row * to.code_pitch + block * (kBlock / 2);
   for (int i = 0; i < kBlock / 2; ++i) codes[i] = u8(from.codes[i / 4] >> (8 * (i % 4)));

@@ -16,6 +16,10 @@ QT_FN float load_element(const void* data, i64 index, DType type) {
   return static_cast<const float*>(data)[index];
 }
 
+QT_FN const void* element_at(const void* data, i64 index, DType type) {
+  return static_cast<const u8*>(data) + index * (type == DType::f32 ? 4 : 2);
+}
+
 QT_FN void store_element(void* data, i64 index, DType type, float value) {
   if (type == DType::bf16)
     static_cast<u16*>(data)[index] = bf16_from_f32(value);

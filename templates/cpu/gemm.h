@@ -15,6 +15,7 @@
 #include "cpu/layouts.h"
 #include "cpu/primitives_float_mode.h"
 #include "cpu/primitives_portable.h"
+#include "cpu/row_groups.h"
 
 namespace qt {
 namespace cpu {
@@ -29,6 +30,7 @@ struct GemmConfig {
   using Isa = Portable;
   i64 m = 0, n = 0, k = 0;  // 0: given at run time
   int k_unit = 32;
+  Grouping grouping = Grouping::none;
   DType d_type = DType::f32;
   bool accumulate = false;
   bool bias = false;
@@ -225,11 +227,12 @@ struct GemmPart {
   Int8Rows a;  // from row0 on
   const u8* codes;
   const u8* scales;
+  i64 panel_blocks;  // of the whole operand, from one panel of B to the next
 
   template <int panels>
   PackedPanels<Isa, panels, Config::prefetch> packed(i64 panel) const {
-    return {codes + panel_block(panel, 0, blocks) * kPanelCodes,
-            scales + panel_block(panel, 0, blocks) * kPanelScales, blocks};
+    return {codes + panel_block(panel, 0, panel_blocks) * kPanelCodes,
+            scales + panel_block(panel, 0, panel_blocks) * kPanelScales, panel_blocks};
   }
 
   void store(i64 row, i64 panel, const float* sums) const {
@@ -330,21 +333,28 @@ struct GemmPart {
   }
 };
 
-/// Multiplies part `d` of D; `a` starts at its first row.
+/// Where a part's weights begin: which of B's matrices, and which of its `all` blocks of K.
+struct PlaceInB {
+  i64 entry, block, all;
+};
+
+/// Multiplies part `d` of D; `a` starts at its first row and block.
 template <class Config>
 QT_CPU_NOINLINE void multiply_part(const Config& config, const qt_args* args, const PartOfD& d,
-                                   i64 n, i64 blocks, const Int8Rows& a) {
-  const GemmPart<Config> work = {
-      config,
-      args,
-      d.batch,
-      d.row,
-      d.rows,
-      n,
-      blocks,
-      a,
-      static_cast<const u8*>(args->b.data) + d.batch * args->b.batch_stride / 2,
-      static_cast<const u8*>(args->b.scales) + d.batch * args->b.scale_batch_stride};
+                                   i64 n, i64 blocks, const Int8Rows& a, const PlaceInB& b) {
+  const GemmPart<Config> work = {config,
+                                 args,
+                                 d.batch,
+                                 d.row,
+                                 d.rows,
+                                 n,
+                                 blocks,
+                                 a,
+                                 static_cast<const u8*>(args->b.data) +
+                                     b.entry * args->b.batch_stride / 2 + b.block * kPanelCodes,
+                                 static_cast<const u8*>(args->b.scales) +
+                                     b.entry * args->b.scale_batch_stride + b.block * kPanelScales,
+                                 b.all};
   constexpr i64 step = Config::tile_n / kPanelRows;
   for (i64 panel = d.panel; panel < d.panel_end; panel += step)
     work.template some_panels<Config::tile_n / kPanelRows>(
@@ -357,14 +367,26 @@ QT_FN void gemm(const Config& config, const qt_args* args, i64 part) {
   const i64 m = config.m ? config.m : args->m;
   const i64 n = config.n ? config.n : args->n;
   const i64 k = config.k ? config.k : args->k;
-  const i64 padded = (k + config.k_unit - 1) / config.k_unit * config.k_unit;
-  const i64 blocks = padded / kBlock;
   const PartOfD d = part_of_d(GemmParts::of(m, n, Config::block_m, Config::part_n), m, n, part);
+  const bool by_tokens = config.grouping == Grouping::k_grouped;
+  const i64 padded = by_tokens ? grouped_length(k, args->groups, config.k_unit)
+                               : (k + config.k_unit - 1) / config.k_unit * config.k_unit;
+  const i64 blocks = padded / kBlock;
+  const i64 entry = by_tokens ? 0 : d.batch;  // of A
   const Int8Rows a = {
-      static_cast<const i8*>(args->a.data) + d.batch * args->a.batch_stride,
-      static_cast<const Int8Scale*>(args->a.scales) + d.batch * args->a.scale_batch_stride, padded,
+      static_cast<const i8*>(args->a.data) + entry * args->a.batch_stride,
+      static_cast<const Int8Scale*>(args->a.scales) + entry * args->a.scale_batch_stride, padded,
       blocks};
-  multiply_part(config, args, d, n, blocks, Int8Rows::from(a, d.row, 0));
+  if (by_tokens) {
+    const GroupPlace place =
+        group_place(group_range(args->group_sizes, d.batch, k), d.batch, config.k_unit);
+    const i64 first = place.first / kBlock;
+    return multiply_part(config, args, d, n, place.length / kBlock, Int8Rows::from(a, d.row, first),
+                         {0, first, blocks});
+  }
+  for_row_groups(config, args, d, m, n, [&](const qt_args* own, const PartOfD& rows, i64 group) {
+    multiply_part(config, own, rows, n, blocks, Int8Rows::from(a, rows.row, 0), {group, 0, blocks});
+  });
 }
 
 }  // namespace cpu

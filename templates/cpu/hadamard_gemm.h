@@ -62,7 +62,8 @@ QT_FN void hadamard_gemm(const Config& config, const qt_args* args, i64 part) {
   quantize_rows<Config>(args, d, k, blocks, codes, scales);
   multiply_part(config, args, d, n, blocks,
                 {reinterpret_cast<const i8*>(codes), reinterpret_cast<const Int8Scale*>(scales),
-                 blocks * kBlock, blocks});
+                 blocks * kBlock, blocks},
+                {d.batch, 0, blocks});
 }
 
 }  // namespace cpu

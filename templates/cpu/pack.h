@@ -7,6 +7,7 @@
 #include "cpu/packed_source.h"
 #include "cpu/primitives_float_mode.h"
 #include "cpu/quantize_parts.h"
+#include "groups.h"
 
 namespace qt {
 namespace cpu {
@@ -16,7 +17,8 @@ template <class IsaType>
 struct PackConfig {
   using Isa = IsaType;
   i64 m = 0, k = 0;  // 0: given at run time
-  int k_unit = 32;   // k is padded to a multiple with zero blocks
+  int k_unit = 32;   // k, or each group of it, is padded to a multiple with zero blocks
+  Grouping grouping = Grouping::none;
   Layout a_layout = Layout::plain, d_layout = Layout::panel16;
   int tile_m = 32, tile_k = 4096;  // a part's share
 };
@@ -50,17 +52,21 @@ QT_FN void pack(const Config& config, const qt_args* args, i64 part) {
   const FloatMode mode;
   const i64 m = config.m ? config.m : args->m;
   const i64 k = config.k ? config.k : args->k;
-  const QuantizeParts parts =
-      QuantizeParts::of(m, k, config.k_unit, true, false, config.d_layout == Layout::panel16,
-                        config.tile_m, config.tile_k);
+  const bool by_tokens = config.grouping == Grouping::k_grouped;
+  const QuantizeParts parts = QuantizeParts::of(
+      m, by_tokens ? grouped_length(k, args->groups, config.k_unit) : k, config.k_unit, true, false,
+      config.d_layout == Layout::panel16, config.tile_m, config.tile_k);
   const i64 batch = part / parts.per_entry();
   const i64 tiles_k = QuantizeParts::tiles(parts.k, parts.tile_k);
   const i64 row = part % parts.per_entry() / tiles_k * parts.tile_m;
   const i64 block = part % parts.per_entry() % tiles_k * parts.tile_k / kBlock;
   const i64 blocks = parts.k / kBlock;
+  const bool masked = config.grouping == Grouping::m_masked;
+  const i64 rows =
+      masked ? stored_rows(config.d_layout, group_count(args->group_sizes, batch, m)) : parts.m;
   pack_range<typename Config::Isa>(packed_source(args->a, config.a_layout, batch, m, blocks),
                                    destination_of(args->d, config.d_layout, batch, blocks),
-                                   {row, lesser(row + parts.tile_m, parts.m), block,
+                                   {row, lesser(row + parts.tile_m, rows), block,
                                     lesser(block + parts.tile_k / kBlock, blocks)});
 }
 

@@ -7,6 +7,7 @@
 #include "cpu/primitives_float_mode.h"
 #include "cpu/quantize_parts.h"
 #include "cpu/quantize_sources.h"
+#include "groups.h"
 
 namespace qt {
 namespace cpu {
@@ -24,6 +25,7 @@ struct QuantizeConfig {
   ScaleRule scale_rule = ScaleRule::rceil;
   ScaleBlock scale_block = ScaleBlock::b1x32;
   Rounding rounding = Rounding::rne;
+  Grouping grouping = Grouping::none;
   int tile_m = 32, tile_k = 4096;  // X's share of one part
 };
 
@@ -117,7 +119,30 @@ QT_FN Copy column_copy(const Config& config, const qt_args* args, i64 batch, i64
       alone && args->k_global > 0 ? args->k_global : m};
 }
 
-/// Parts: batch entries, in each of them tiles of X, along k first.
+/// A column copy whose k runs over groups of tokens, `length` elements with their padding: what
+/// blocks [block, block_end) of rows [row, row_end) hold.
+template <class Config>
+QT_FN void quantize_groups(const Config& config, const qt_args* args, const Copy& whole, i64 length,
+                           const SignMask& mask, const CopyRange& range) {
+  const i64 unit = group_unit(config.rotation);
+  for (i64 group = 0; group < args->groups; ++group) {
+    const GroupRange tokens = group_range(args->group_sizes, group, whole.k);
+    const i64 first = group_place(tokens, group, unit).first / kBlock;
+    const i64 next = group + 1 < args->groups ? (tokens.end / unit + group + 1) * unit / kBlock
+                                              : length / kBlock;
+    const i64 begin = range.block > first ? range.block : first;
+    const i64 end = lesser(range.block_end, next);
+    if (begin >= end) continue;
+    Copy copy = part_of(whole, 0, tokens.first, from_block(whole.to, first));
+    copy.k = tokens.end - tokens.first;
+    copy.k0 = first * kBlock;
+    copy.k_global = length;
+    quantize_range(config, copy, mask, {range.row, range.row_end, begin - first, end - first});
+  }
+}
+
+/// Parts: batch entries, in each of them tiles of X, along k first. Where tokens are grouped, tiles
+/// run over the column copy's length instead of X's rows.
 template <class Config>
 QT_FN void quantize(const Config& config, const qt_args* args, i64 part) {
   const FloatMode mode;
@@ -126,8 +151,10 @@ QT_FN void quantize(const Config& config, const qt_args* args, i64 part) {
   const i64 unit = segment_size(config.rotation);
   const bool by_rows = config.copies != Copies::columns;
   const bool by_columns = config.copies != Copies::rows;
+  const bool by_tokens = config.grouping == Grouping::k_grouped;
+  const i64 length = by_tokens ? grouped_length(m, args->groups, group_unit(config.rotation)) : m;
   const QuantizeParts parts =
-      QuantizeParts::of(m, k, unit, by_rows, by_columns, config.d_layout == Layout::panel16,
+      QuantizeParts::of(length, k, unit, by_rows, by_columns, config.d_layout == Layout::panel16,
                         config.tile_m, config.tile_k);
   const i64 batch = part / parts.per_entry();
   const i64 tiles_k = QuantizeParts::tiles(parts.k, parts.tile_k);
@@ -135,16 +162,24 @@ QT_FN void quantize(const Config& config, const qt_args* args, i64 part) {
   const i64 column = part % parts.per_entry() % tiles_k * parts.tile_k;
   const SignMask mask = sign_mask(config, args);
   if (by_rows) {
-    const Copy copy = row_copy(config, args, batch, m, k, unit);
+    Copy copy = row_copy(config, args, batch, m, k, unit);
+    if (config.grouping == Grouping::m_masked) {
+      copy.rows = group_count(args->group_sizes, batch, m);
+      copy.row0 += batch * m;
+    }
     quantize_range(config, copy, mask,
-                   {row, lesser(row + parts.tile_m, stored_rows(config.d_layout, m)),
+                   {row, lesser(row + parts.tile_m, stored_rows(config.d_layout, copy.rows)),
                     column / kBlock, lesser((column + parts.tile_k) / kBlock, copy.to.blocks)});
   }
   if (by_columns) {
-    const Copy copy = column_copy(config, args, batch, m, k, unit);
-    quantize_range(config, copy, mask,
-                   {column, lesser(column + parts.tile_k, stored_rows(config.d_layout, k)),
-                    row / kBlock, lesser((row + parts.tile_m) / kBlock, copy.to.blocks)});
+    Copy copy = column_copy(config, args, batch, m, k, unit);
+    if (by_tokens) copy.to.blocks = length / kBlock;
+    const CopyRange range = {column, lesser(column + parts.tile_k, stored_rows(config.d_layout, k)),
+                             row / kBlock, lesser((row + parts.tile_m) / kBlock, copy.to.blocks)};
+    if (by_tokens)
+      quantize_groups(config, args, copy, length, mask, range);
+    else
+      quantize_range(config, copy, mask, range);
   }
 }
 

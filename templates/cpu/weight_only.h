@@ -14,6 +14,7 @@
 #include "cpu/layouts.h"
 #include "cpu/primitives_float_mode.h"
 #include "cpu/primitives_portable.h"
+#include "cpu/row_groups.h"
 
 namespace qt {
 namespace cpu {
@@ -23,6 +24,7 @@ struct WeightOnlyConfig {
   using Isa = Portable;
   i64 m = 0, n = 0, k = 0;  // 0: given at run time
   int k_unit = 32;
+  Grouping grouping = Grouping::none;
   DType a_type = DType::bf16;
   DType d_type = DType::f32;
   bool accumulate = false;
@@ -166,12 +168,8 @@ struct WeightOnlyPart {
 };
 
 template <class Config>
-QT_CPU_NOINLINE void weight_only_part(const Config& config, const qt_args* args, i64 part) {
-  const i64 m = config.m ? config.m : args->m;
-  const i64 n = config.n ? config.n : args->n;
-  const i64 k = config.k ? config.k : args->k;
-  const GemmParts parts = GemmParts::of(m, n, Config::block_m, Config::part_n);
-  const PartOfD d = part_of_d(parts, m, n, part);
+QT_CPU_NOINLINE void weight_only_part(const Config& config, const qt_args* args, const PartOfD& d,
+                                      i64 n, i64 k, i64 entry) {
   const i64 element = config.a_type == DType::f32 ? 4 : 2;
   const WeightOnlyPart<Config> work = {
       config,
@@ -183,8 +181,8 @@ QT_CPU_NOINLINE void weight_only_part(const Config& config, const qt_args* args,
       k,
       (k + config.k_unit - 1) / config.k_unit * config.k_unit / kBlock,
       static_cast<const u8*>(args->a.data) + d.batch * args->a.batch_stride * element,
-      static_cast<const u8*>(args->b.data) + d.batch * args->b.batch_stride / 2,
-      static_cast<const u8*>(args->b.scales) + d.batch * args->b.scale_batch_stride};
+      static_cast<const u8*>(args->b.data) + entry * args->b.batch_stride / 2,
+      static_cast<const u8*>(args->b.scales) + entry * args->b.scale_batch_stride};
   constexpr i64 step = Config::tile_n / kPanelRows;
   for (i64 panel = d.panel; panel < d.panel_end; panel += step)
     work.template some_panels<Config::tile_n / kPanelRows>(
@@ -194,7 +192,13 @@ QT_CPU_NOINLINE void weight_only_part(const Config& config, const qt_args* args,
 template <class Config>
 QT_FN void weight_only(const Config& config, const qt_args* args, i64 part) {
   const FloatMode mode;
-  weight_only_part(config, args, part);
+  const i64 m = config.m ? config.m : args->m;
+  const i64 n = config.n ? config.n : args->n;
+  const i64 k = config.k ? config.k : args->k;
+  const PartOfD d = part_of_d(GemmParts::of(m, n, Config::block_m, Config::part_n), m, n, part);
+  for_row_groups(config, args, d, m, n, [&](const qt_args* own, const PartOfD& rows, i64 group) {
+    weight_only_part(config, own, rows, n, k, group);
+  });
 }
 
 }  // namespace cpu

@@ -197,7 +197,13 @@ TEST_CASE("qturn_prepare.bad problems are refused by name") {
             p.scale_rule = QTURN_SCALE_FLOOR;
             p.a_rounding = QTURN_SR16;
           }));
-  refused(QTURN_NOT_SUPPORTED, "cpu_gemm", with([](auto& p) { p.grouping = QTURN_M_MASKED; }));
+  refused(QTURN_INVALID_PROBLEM, "leave batch at 1", with([](auto& p) {
+            p.grouping = QTURN_M_MASKED;
+            p.batch = {2, 2};
+          }));
+  refused(QTURN_INVALID_PROBLEM, "grouping = none", with([](auto& p) { p.groups = {1, 8}; }));
+  refused(QTURN_NOT_SUPPORTED, "cpu_gemm",
+          with([](auto& p) { p.d_layout = QTURN_LAYOUT_128X4; }));
 }
 
 TEST_CASE("qturn_context_create.bad options are refused by name") {

@@ -11,6 +11,7 @@ struct Config {
   static constexpr long long n = 4096;
   static constexpr long long k = 14336;
   static constexpr int k_unit = 32;             // operands are padded to a multiple of this along K
+  static constexpr qt::Grouping grouping = qt::Grouping::none;  // of rows or tokens by experts
   static constexpr qt::cpu::DType d_type = qt::cpu::DType::f32;  // of D, C and bias
   static constexpr bool accumulate = false;     // adds beta * C
   static constexpr bool bias = false;           // adds a vector of n

@@ -11,6 +11,7 @@ struct Config {
   static constexpr long long n = 4096;
   static constexpr long long k = 0;             // given at run time: 0 to 8192
   static constexpr int k_unit = 128;            // operands are padded to a multiple of this along K
+  static constexpr qt::Grouping grouping = qt::Grouping::none;  // of rows or tokens by experts
   static constexpr qt::cpu::DType d_type = qt::cpu::DType::bf16;  // of D, C and bias
   static constexpr bool accumulate = true;      // adds beta * C
   static constexpr bool bias = true;            // adds a vector of n

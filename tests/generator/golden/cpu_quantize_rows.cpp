@@ -17,6 +17,7 @@ struct Config {
   static constexpr qt::ScaleRule scale_rule = qt::ScaleRule::rceil;  // from a block's values to its scale
   static constexpr qt::cpu::ScaleBlock scale_block = qt::cpu::ScaleBlock::b1x32;  // elements that share a scale
   static constexpr qt::Rounding rounding = qt::Rounding::rne;  // to E2M1
+  static constexpr qt::Grouping grouping = qt::Grouping::none;  // of rows or tokens by experts
   static constexpr int tile_m = 32;             // rows of X in a part
   static constexpr int tile_k = 4096;           // columns of X in a part
 };
