@@ -70,8 +70,8 @@ struct Launch {
   std::int64_t shared_bytes = 0;  ///< dynamic
   std::array<TensorMap, 6> maps{};
   std::uint32_t map_count = 0;
-  /// `early`: may start before the kernel before it in the stream has ended, and waits itself
-  /// before it touches what that one writes or reads.
+  /// `early`: reads its weights before the kernel before it in the stream has ended, and waits
+  /// itself before it touches anything else.
   enum class Start { in_order, early };
   Start start = Start::in_order;
 };

@@ -19,6 +19,9 @@ struct Source {
       entry;  ///< symbol of the kernel, `extern "C"`, same for every variant of a family and role
   std::string text;                ///< short and readable; includes kernel texts by their path
   std::vector<std::string> flags;  ///< beyond the target's own: none that change the arithmetic
+  /// The kernel itself waits for the one before it in the stream before it touches memory, so that
+  /// it may be started before that one has ended.
+  bool waits = false;
 
   bool operator==(const Source&) const = default;
 };

@@ -86,8 +86,13 @@ class Backend {
   /// The target whose default plans `prebuilt` has kernels for.
   virtual Target prebuilt_target() const { return device().target; }
 
-  /// Starts a kernel; never compiles, loads, allocates, locks or synchronises. CPU: runs to the
-  /// end.
+  /// Around the launches of a run: gives the calling thread a context of this device where it has
+  /// none. Returns whether `leave` must follow.
+  virtual bool enter() const { return false; }
+  virtual void leave() const {}
+
+  /// Starts a kernel, between `enter` and `leave`; never compiles, loads, allocates, locks or
+  /// synchronises. CPU: runs to the end.
   virtual Status launch(const Kernel& kernel, const Launch& launch, const qt_args& args,
                         void* stream) const = 0;
 

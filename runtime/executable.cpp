@@ -8,6 +8,20 @@
 namespace quarterturn {
 namespace {
 
+class ContextScope {
+ public:
+  explicit ContextScope(const Backend& backend) : backend_(backend), entered_(backend.enter()) {}
+  ~ContextScope() {
+    if (entered_) backend_.leave();
+  }
+  ContextScope(const ContextScope&) = delete;
+  ContextScope& operator=(const ContextScope&) = delete;
+
+ private:
+  const Backend& backend_;
+  bool entered_;
+};
+
 constexpr std::size_t kPrebuiltTries = 1000;  // plans, the default first
 
 Status with_step(const Status& status, const Step& step) {
@@ -164,6 +178,7 @@ Executable::Shape Executable::shape_of(const qt_args& args) {
 
 Status Executable::run(const qt_args& args, void* stream, std::int64_t row0_b) const {
   if (args.batch == 0 || is_empty(problem_, args.m, args.n)) return {};
+  const ContextScope scope(*backend_);
   const auto launch_of = [&](const LoadedStep& step, const qt_args& now) {
     Launch launch = step.family->launch(step.problem, step.variant, now, backend_->threads());
     // An early start reads the weights before the kernel in front has ended: only this plan's own

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "generator/cuda/families.hpp"
+
 namespace quarterturn::cuda {
 
 void ConfigText::constant(std::string_view type, std::string_view name, std::string_view value,
@@ -55,10 +57,13 @@ Source ConfigText::source(const Problem& problem, const Target& target, const Va
     parameters += fmt::format(", const __grid_constant__ qt_tensor_map {}", map);
     arguments += fmt::format(", {}", map);
   }
+  out.waits = entry.waits == EntryShape::Waits::first && capability(target) >= 90;
   out.text += fmt::format(
       "}};\n\nextern \"C\" __global__ void __launch_bounds__({}, {})\n{}({}) {{\n"
-      "  qt::cuda::{}({});\n}}\n",
-      entry.threads, entry.min_blocks, entry.name, parameters, function, arguments);
+      "{}  qt::cuda::{}({});\n}}\n",
+      entry.threads, entry.min_blocks, entry.name, parameters,
+      out.waits ? "  qt::cuda::wait_for_previous();\n  qt::cuda::let_next_start();\n" : "",
+      function, arguments);
   return out;
 }
 

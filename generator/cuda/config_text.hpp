@@ -16,6 +16,10 @@ struct EntryShape {
   int threads = 0;
   int min_blocks = 1;  ///< blocks that must fit one SM: bounds the registers
   std::vector<std::string_view> maps;
+  /// `first`: the entry waits for the kernel before it in the stream, before anything else (sm_90
+  /// and later). `within`: the kernel's text waits where it must.
+  enum class Waits { first, within };
+  Waits waits = Waits::first;
 };
 
 /// Gathers the lines of `struct Config` and prints the source around them.

@@ -30,13 +30,14 @@ class GemmPacked final : public Family {
   }
 
   std::vector<Parameter> parameters(const Problem& p, const Target&) const override {
-    std::vector<std::int64_t> tokens = {64, 32}, stripes = {4, 2};
-    if (p.m.hi <= 8) {
-      tokens = {8};
+    std::vector<std::int64_t> tokens = {64, 32}, stripes = {4, 2}, rounds = {2, 1},
+                              stages = {3, 4, 5, 6, 8};
+    if (p.m.hi <= 16) {
+      tokens = {p.m.hi <= 8 ? 8 : 16};
       stripes = {1, 2};
-    } else if (p.m.hi <= 16) {
-      tokens = {16};
-      stripes = {1, 2};
+      if (p.n.hi > p.k.hi) stripes = {2, 1};
+      rounds = {1, 2};
+      stages = {6, 8, 5, 4, 3};
     } else if (p.m.hi <= 32) {
       tokens = {32};
       stripes = {2, 4, 1};
@@ -44,8 +45,8 @@ class GemmPacked final : public Family {
     return {
         {"tokens", tokens, ParameterStage::compile, "of a tile"},
         {"stripes", stripes, ParameterStage::compile, "of 64 weights of a tile"},
-        {"rounds", {2, 1}, ParameterStage::compile, "chunks of K that a warp group takes a stage"},
-        {"stages", {4, 3, 5, 6, 8}, ParameterStage::compile, "in flight"},
+        {"rounds", rounds, ParameterStage::compile, "chunks of K that a warp group takes a stage"},
+        {"stages", stages, ParameterStage::compile, "in flight"},
         {"promote", is_int8() ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{4, 2},
          ParameterStage::compile, "times 128 of K that the tensor core sums; 0 all of it"}};
   }
@@ -78,8 +79,9 @@ class GemmPacked final : public Family {
     counted("chunks", chunks(v), "of 128 of K of a stage");
     counted("stages", v.value("stages"), "in flight");
     counted("promote", v.value("promote"), "times 128 of K that the tensor core sums");
-    return text.source(p, t, v, "cuda/gemm_packed.h", "gemm_packed_sm90",
-                       {entry, static_cast<int>(kThreads), 1, {"a_map"}});
+    return text.source(
+        p, t, v, "cuda/gemm_packed.h", "gemm_packed_sm90",
+        {entry, static_cast<int>(kThreads), 1, {"a_map"}, EntryShape::Waits::within});
   }
 
   Launch launch(const Problem& p, const Variant& v, const qt_args& args,

@@ -41,8 +41,6 @@ class GemmPackedTiles final : public Family {
   }
 
   std::string illegal(const Problem& p, const Target& t, const Variant& v) const override {
-    if (v.value("tokens") > 160 && v.value("promote") == 2)
-      return "sums and partial sums of more than 160 tokens leave too few registers";
     if (const auto bytes = shared_bytes(p, v); bytes > t.shared_bytes)
       return fmt::format("its stages need {} bytes of shared memory, a block has {}", bytes,
                          t.shared_bytes);

@@ -57,7 +57,10 @@ class Quantize final : public Family {
   std::vector<Parameter> parameters(const Problem& p, const Target&) const override {
     std::vector<std::int64_t> threads = {256};
     if (p.copies == Copies::rows || is_square(p)) threads = {128, 256, 512};
-    if (is_expanded(p.d_layout) && p.m.hi <= 64) threads = {512, 1024, 256};
+    // Of few rows, each is done in one round where a block can.
+    if (is_expanded(p.d_layout) && p.m.hi <= 64)
+      threads = p.k.hi > 512 * 32 ? std::vector<std::int64_t>{1024, 512, 256}
+                                  : std::vector<std::int64_t>{512, 1024, 256};
     // The short encodings of encode.h fit 64 registers, longer rotations 80; the others, and bands,
     // need more.
     const bool fits = (p.copies == Copies::rows || tiled(p)) &&
@@ -110,8 +113,6 @@ class Quantize final : public Family {
     text.integer("threads", threads, "of a block");
     if (is_expanded(p.d_layout))
       text.integer("threads_per_row", ExpandedRows(p, threads).threads_per_row, "that share a row");
-    const bool for_hopper = is_expanded(p.d_layout) || p.d_layout == Layout::bf16;
-    text.flag("early", for_hopper && capability(t) >= 90, "lets a GEMM begin on its weights");
     const auto blocks = std::max<std::int64_t>(1, v.value("resident") * 256 / threads);
     const EntryShape entry{name, static_cast<int>(threads), static_cast<int>(blocks), {}};
     if (is_square(p))

@@ -88,7 +88,7 @@ class CudaBackend final : public Backend {
     if (code.empty()) return Status(Code::io_error, fmt::format("{} cannot be read", binary.path));
     const ContextScope scope(*api_, handle_, primary_);
     const RelaxedScope relaxed(*api_);
-    return LoadedKernel::load(*api_, handle_, code, source.entry);
+    return LoadedKernel::load(*api_, handle_, code, source);
   }
 
   Result<PrebuiltKernel> prebuilt(const Problem&, const Variant&) override {
@@ -97,13 +97,17 @@ class CudaBackend final : public Backend {
                   "(QTURN_NVRTC names it), or use a store that holds their code");
   }
 
+  bool enter() const override {
+    return !has_context(*api_, handle_) && api_->cuCtxPushCurrent(primary_) == kSuccess;
+  }
+  void leave() const override {
+    CUcontext ignored = nullptr;
+    api_->cuCtxPopCurrent(&ignored);
+  }
   Status launch(const Kernel& kernel, const Launch& launch, const qt_args& args,
                 void* stream) const override {
-    const auto& loaded = static_cast<const LoadedKernel&>(kernel);
-    if (has_context(*api_, handle_))
-      return loaded.launch(launch, args, static_cast<CUstream>(stream));
-    const ContextScope scope(*api_, handle_, primary_);
-    return loaded.launch(launch, args, static_cast<CUstream>(stream));
+    return static_cast<const LoadedKernel&>(kernel).launch(launch, args,
+                                                           static_cast<CUstream>(stream));
   }
 
   Result<void*> allocate(std::int64_t bytes) override {

@@ -52,9 +52,11 @@ constexpr int kPromoteL2To256 = 3;
 
 Result<std::shared_ptr<const Kernel>> LoadedKernel::load(const DriverApi& api, CUdevice device,
                                                          const std::string& cubin,
-                                                         const std::string& entry) {
+                                                         const Source& source) {
   std::shared_ptr<LoadedKernel> kernel(new LoadedKernel(api));
+  const std::string& entry = source.entry;
   kernel->entry_ = entry;
+  kernel->waits_ = source.waits;
   const auto fail = [&](CUresult error, const char* what) {
     // Only what the driver says of the code itself counts against it.
     const bool about_code = error == 1 || (error >= 200 && error < 400 && error != kInvalidContext);
@@ -128,7 +130,7 @@ Status LoadedKernel::enqueue(const Launch& launch, const qt_args& args, CUstream
     std::copy(launch.cluster.begin(), launch.cluster.end(), attributes[count].value.cluster);
     ++count;
   }
-  if (launch.start == Launch::Start::early) {
+  if (waits_ || launch.start == Launch::Start::early) {
     attributes[count].id = kAttributeProgrammaticStart;
     attributes[count].value.flag = 1;
     ++count;

@@ -20,7 +20,7 @@ class LoadedKernel final : public Kernel {
  public:
   static Result<std::shared_ptr<const Kernel>> load(const DriverApi& api, CUdevice device,
                                                     const std::string& cubin,
-                                                    const std::string& entry);
+                                                    const Source& source);
   ~LoadedKernel() override;
   LoadedKernel(const LoadedKernel&) = delete;
   LoadedKernel& operator=(const LoadedKernel&) = delete;
@@ -52,6 +52,7 @@ class LoadedKernel final : public Kernel {
   CUlibrary library_ = nullptr;
   CUkernel kernel_ = nullptr;
   std::string entry_;
+  bool waits_ = false;
   std::int64_t max_dynamic_shared_ = 0;
   mutable std::atomic_flag cache_taken_ = ATOMIC_FLAG_INIT;
   mutable EncodedMaps cache_;

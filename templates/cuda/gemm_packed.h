@@ -10,8 +10,8 @@
 // 64 bits that random memory does not hold, and are lowered after use, so that the workspace needs
 // no preparation.
 //
-// Four warp groups multiply, in `stripes` stripes and 4 / stripes parts of K; a thread of the fifth
-// brings units through a ring of `stages`. It starts on weights before the kernel that quantises A
+// Four warp groups multiply, in `stripes` stripes and 4 / stripes parts of K; threads of the fifth
+// bring units through a ring of `stages`. They start on weights before the kernel that quantises A
 // has ended. E5M2 sums are promoted to binary32 every `promote` chunks of a group, as in
 // gemm_sm90.h.
 //
@@ -75,50 +75,46 @@ struct Work {
   QT_FN u32 first_token(u32 tile) const { return tile % token_tiles * Config::tokens; }
 };
 
+/// What one thread of a warp brings of every unit: one for all would take longer to start a unit's
+/// copies than it takes to multiply one.
+enum class Share { codes, scales, tokens };
+
 template <class Config>
 QT_FN void bring(const qt_args& args, const qt_tensor_map& a_map, const Work<Config>& work,
-                 u32 base) {
+                 u32 base, Share share) {
   using S = Shared<Config>;
-  prefetch_map(&a_map);
-  const u8* const codes = static_cast<const u8*>(args.b.data);
-  const u8* const scales = static_cast<const u8*>(args.b.scales);
-  const auto weights = [&](u32 unit, u32 stage) {
-    const u32 tile = unit / work.units_of_tile;
-    const u32 chunk = unit % work.units_of_tile * Config::chunks;
-    const u32 count = min_u32(work.k_chunks - chunk, Config::chunks);
-    const u32 first = work.first_stripe(tile);
-    const u32 here = min_u32(work.stripes - first, Config::stripes);
-    const u32 full = base + S::full_at + 8u * stage, at = base + stage * S::stage + S::x_bytes;
-    barrier_arrive_expect(full,
-                          count * (here * (kChunkCodes + kChunkScales) + Config::tokens * 128u));
-    for (u32 i = 0; i < here; ++i) {
-      const u64 from = u64(first + i) * work.k_chunks + chunk;
-      copy_bulk(at + i * Config::chunks * kChunkCodes, codes + from * kChunkCodes,
-                count * kChunkCodes, full);
-      copy_bulk(at + S::w_bytes + i * Config::chunks * kChunkScales, scales + from * kChunkScales,
-                count * kChunkScales, full);
-    }
-  };
-  const auto tokens = [&](u32 unit, u32 stage) {
-    const u32 tile = unit / work.units_of_tile;
-    const u32 chunk = unit % work.units_of_tile * Config::chunks;
-    const u32 count = min_u32(work.k_chunks - chunk, Config::chunks);
-    for (u32 i = 0; i < count; ++i)
-      copy_tile(base + stage * S::stage + i * Config::tokens * 128u, &a_map,
-                base + S::full_at + 8u * stage, i32((chunk + i) * 128u),
-                i32(work.first_token(tile)), 0);
-  };
-  // The first round of the ring is empty.
+  if (share == Share::tokens) {
+    prefetch_map(&a_map);
+    wait_for_previous();
+  }
+  const u64 policy = work.token_tiles == 1u ? evict_first() : keep_as_usual();
+  const bool codes = share == Share::codes;
+  const u8* const weights = static_cast<const u8*>(codes ? args.b.data : args.b.scales);
+  const u32 bytes = codes ? kChunkCodes : kChunkScales;
+  u32 stage = 0, parity = 1;  // every stage starts empty
   const u32 count = work.end - work.begin;
-  const u32 ahead = min_u32(count, Config::stages);
-  for (u32 i = 0; i < ahead; ++i) weights(work.unit_at(i), i);
-  wait_for_previous();
-  for (u32 i = 0; i < ahead; ++i) tokens(work.unit_at(i), i);
-  u32 stage = 0, parity = 0;
-  for (u32 i = ahead; i < count; ++i) {
+  for (u32 i = 0; i < count; ++i) {
+    const u32 unit = work.unit_at(i);
+    const u32 tile = unit / work.units_of_tile;
+    const u32 chunk = unit % work.units_of_tile * Config::chunks;
+    const u32 chunks = min_u32(work.k_chunks - chunk, Config::chunks);
+    const u32 full = base + S::full_at + 8u * stage, at = base + stage * S::stage;
     barrier_wait(base + S::empty_at + 8u * stage, parity);
-    weights(work.unit_at(i), stage);
-    tokens(work.unit_at(i), stage);
+    if (share == Share::tokens) {
+      barrier_arrive_expect(full, chunks * Config::tokens * 128u);
+      for (u32 j = 0; j < chunks; ++j)
+        copy_tile(at + j * Config::tokens * 128u, &a_map, full, i32((chunk + j) * 128u),
+                  i32(work.first_token(tile)), 0);
+    } else {
+      const u32 first = work.first_stripe(tile);
+      const u32 here = min_u32(work.stripes - first, Config::stripes);
+      const u32 to = at + S::x_bytes + (codes ? 0u : S::w_bytes);
+      barrier_arrive_expect(full, here * chunks * bytes);
+      for (u32 j = 0; j < here; ++j)
+        copy_bulk(to + j * Config::chunks * bytes,
+                  weights + (u64(first + j) * work.k_chunks + chunk) * bytes, chunks * bytes, full,
+                  policy);
+    }
     if (++stage == Config::stages) {
       stage = 0;
       parity ^= 1u;
@@ -203,6 +199,30 @@ QT_FN void multiply(const qt_args& args, const Work<Config>& work, u32 base) {
     QT_UNROLL
     for (u32 j = 0; j < width; ++j) sums[j] = part_sums[j] = Sum(0);
     u32 pending = 0;  // chunks in part_sums
+    Words4 a[2][2];   // a chunk's halves: one is decoded while the other one's products run
+    u32 held = 0;     // the barrier of a stage whose products may still run
+    const auto pin_sums = [&] {
+      if constexpr (Config::promote == 0) {
+        pin(sums);
+      } else {
+        pin(part_sums);
+      }
+    };
+    const auto promote = [&] {
+      wgmma_wait<0>();
+      pin_sums();
+      QT_UNROLL
+      for (u32 s = 0; s < 4u; ++s) pin(a[s / 2u][s % 2u]);
+      if constexpr (Config::promote != 0) {
+        QT_UNROLL
+        for (u32 j = 0; j < width; ++j) sums[j] = sums[j] + part_sums[j];
+        pending = 0;
+      }
+    };
+    const auto release_held = [&] {
+      if (held != 0 && lane == 0) barrier_arrive(held);
+      held = 0;
+    };
     for (; unit < end; ++unit) {
       const u32 chunk0 = unit % work.units_of_tile * Config::chunks;
       barrier_wait(base + S::full_at + 8u * stage, parity);
@@ -214,45 +234,42 @@ QT_FN void multiply(const qt_args& args, const Work<Config>& work, u32 base) {
         const u32 codes = at + S::x_bytes + (stripe * Config::chunks + chunk) * kChunkCodes;
         const u32 scales =
             at + S::x_bytes + S::w_bytes + (stripe * Config::chunks + chunk) * kChunkScales;
-        Words4 a[4];
-        decode_chunk<Config::element>(codes + thread * 16u, scales + thread * 2u, upper, lower, a);
         const u64 x = wgmma_tile(at + chunk * Config::tokens * 128u);
-        if constexpr (Config::promote == 0) {
-          pin(sums);
-          wgmma_fence();
-          QT_UNROLL
-          for (u32 s = 0; s < 4u; ++s) packed::multiply(sums, a[s], x + s * 2u, 1u);
-        } else {
-          pin(part_sums);
-          wgmma_fence();
-          QT_UNROLL
-          for (u32 s = 0; s < 4u; ++s) packed::multiply(part_sums, a[s], x + s * 2u, pending | s);
-        }
-        wgmma_commit();
-        wgmma_wait<0>();
+        Table above, below;
+        chunk_tables<Config::element>(scales + thread * 2u, upper, lower, above, below);
         QT_UNROLL
-        for (u32 s = 0; s < 4u; ++s) pin(a[s]);
-        if constexpr (Config::promote == 0) {
-          pin(sums);
-        } else {
-          pin(part_sums);
-          if (++pending == Config::promote) {
-            QT_UNROLL
-            for (u32 j = 0; j < width; ++j) sums[j] = sums[j] + part_sums[j];
-            pending = 0;
+        for (u32 half = 0; half < 2u; ++half) {
+          decode_half<Config::element>(codes + half * 2048u + thread * 16u, above, below, a[half]);
+          pin_sums();
+          wgmma_fence();
+          QT_UNROLL
+          for (u32 s = 0; s < 2u; ++s) {
+            if constexpr (Config::promote == 0) {
+              packed::multiply(sums, a[half][s], x + half * 4u + s * 2u, 1u);
+            } else {
+              packed::multiply(part_sums, a[half][s], x + half * 4u + s * 2u, pending | half | s);
+            }
           }
+          wgmma_commit();
+          wgmma_wait<1>();
+          QT_UNROLL
+          for (u32 s = 0; s < 2u; ++s) pin(a[1u - half][s]);
+          release_held();
         }
+        if constexpr (Config::promote != 0)
+          if (++pending == Config::promote) promote();
       }
-      if (lane == 0) barrier_arrive(base + S::empty_at + 8u * stage);
+      if (held != 0) wgmma_wait<0>();  // this group had no part of the unit
+      release_held();
+      held = base + S::empty_at + 8u * stage;
       if (++stage == Config::stages) {
         stage = 0;
         parity ^= 1u;
       }
     }
-    if (pending != 0) {
-      QT_UNROLL
-      for (u32 j = 0; j < width; ++j) sums[j] = sums[j] + part_sums[j];
-    }
+    if (Config::promote == 0 || pending != 0) promote();
+    wgmma_wait<0>();
+    release_held();
 
     // Parts of K come together in the first part's group.
     if constexpr (S::parts > 1) {
@@ -338,18 +355,21 @@ QT_FN void gemm_packed_sm90(const Config&, const qt_args& args, const qt_tensor_
   using namespace gemm_packed;
   using S = Shared<Config>;
   const u32 base = shared_base();
+  let_next_start();
   if (thread_index() == 0) {
     for (u32 i = 0; i < Config::stages; ++i) {
-      barrier_init(base + S::full_at + 8u * i, 1u);
+      barrier_init(base + S::full_at + 8u * i, 3u);  // shares
       barrier_init(base + S::empty_at + 8u * i, kMultipliers / 32u);
     }
     barrier_init_fence();
   }
   sync_block();
   const Work<Config> work(args, Config::k > 0 ? Config::k : args.k);
+  static_assert(registers_fit(1, 24, 4, 112), "registers are handed over within the block");
   if (warp_index() >= kMultipliers / 32u) {
     give_registers<24>();
-    if (thread_index() == kMultipliers) bring<Config>(args, a_map, work, base);
+    const u32 warp = warp_index() - kMultipliers / 32u;
+    if (warp < 3u && lane_index() == 0) bring<Config>(args, a_map, work, base, Share(warp));
   } else {
     take_registers<112>();
     // References of A and the last call's D and workspace are the previous kernel's.

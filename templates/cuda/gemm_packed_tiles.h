@@ -4,8 +4,8 @@
 //
 // The weights are the tensor core's 64 rows, tokens its columns: a tile is 128 weights, 64 for each
 // of two warp groups, by `tokens` tokens. One thread of a third group brings 128 of K at a time
-// through a ring of `stages`. While one group decodes, the other one's products run. E5M2
-// sums are promoted to binary32 every `promote` * 128 of K, as in gemm_sm90.h.
+// through a ring of `stages`. E5M2 sums are promoted to binary32 every `promote` * 128 of K, as in
+// gemm_sm90.h.
 //
 // Rows that do not fit their window are computed here too, by plain arithmetic.
 #ifndef QT_CUDA_GEMM_PACKED_TILES_H
@@ -59,29 +59,39 @@ struct Tiles {
   }
 };
 
+constexpr u32 kBringers = 1 + kStripes;  // warps: of tokens, and one for each stripe of weights
+
+/// A thread of warp `who` brings its share of every stage: one thread would take longer to start
+/// all the copies of a stage than it takes to multiply one.
 template <class Config>
 QT_FN void bring(const qt_args& args, const qt_tensor_map& a_map, const Tiles<Config>& tiles,
-                 u32 base) {
+                 u32 base, u32 who) {
   using S = Shared<Config>;
-  prefetch_map(&a_map);
+  if (who == 0) prefetch_map(&a_map);
+  const u32 i = who - 1u;  // stripe
   const u8* const codes = static_cast<const u8*>(args.b.data);
   const u8* const scales = static_cast<const u8*>(args.b.scales);
+  const u64 policy = keep_as_usual();
   u32 stage = 0, parity = 1;  // every stage starts empty
   for (u32 tile = block_index(); tile < tiles.total; tile += block_count()) {
     u32 token, stripe;
     tiles.locate(tile, token, stripe);
-    const u32 here = min_u32(tiles.stripes - stripe, kStripes);
-    for (u32 chunk = 0; chunk < tiles.k_chunks; ++chunk) {
+    const bool inside = stripe + i < tiles.stripes;
+    u64 from = u64(stripe + (inside ? i : 0u)) * tiles.k_chunks;
+    for (u32 chunk = 0; chunk < tiles.k_chunks; ++chunk, ++from) {
       const u32 full = base + S::full_at + 8u * stage;
       const u32 w = base + S::w_at + stage * S::w_bytes;
       barrier_wait(base + S::empty_at + 8u * stage, parity);
-      barrier_arrive_expect(full, S::x_bytes + here * (kChunkCodes + kChunkScales));
-      copy_tile(base + stage * S::x_bytes, &a_map, full, i32(chunk * 128u), i32(token), 0);
-      for (u32 i = 0; i < here; ++i) {
-        const u64 from = u64(stripe + i) * tiles.k_chunks + chunk;
-        copy_bulk(w + i * kChunkCodes, codes + from * kChunkCodes, kChunkCodes, full);
+      if (who == 0) {
+        barrier_arrive_expect(full, S::x_bytes);
+        copy_tile(base + stage * S::x_bytes, &a_map, full, i32(chunk * 128u), i32(token), 0);
+      } else if (inside) {
+        barrier_arrive_expect(full, kChunkCodes + kChunkScales);
+        copy_bulk(w + i * kChunkCodes, codes + from * kChunkCodes, kChunkCodes, full, policy);
         copy_bulk(w + kStripes * kChunkCodes + i * kChunkScales, scales + from * kChunkScales,
-                  kChunkScales, full);
+                  kChunkScales, full, policy);
+      } else {
+        barrier_arrive(full);
       }
       if (++stage == Config::stages) {
         stage = 0;
@@ -200,72 +210,82 @@ QT_FN void store_tile(const qt_args& args, const Tiles<Config>& tiles, u32 first
   sync_named(1u + group, 128u);
 }
 
-/// Decodes and multiplies one tile's chunks. While a chunk's products run, the next one is decoded
-/// into the other half of `a`.
+/// Decodes and multiplies one tile's chunks, half a chunk at a time: while one half's products run,
+/// the next half is decoded, and its products queue up behind them.
 template <class Config, class Sum, int width>
 QT_FN void multiply_tile(Sum (&sums)[width], u32 k_chunks, const u32 (&of_weights)[2], u32 base,
                          u32 group, u32 thread, u32& stage, u32& parity) {
   using S = Shared<Config>;
   constexpr bool promotes = Config::promote != 0;
-  static_assert(Config::promote % 2 == 0, "sums are promoted after an even number of chunks");
   Sum part[promotes ? width : 1];
-  Words4 a[2][4];
-  const auto fetch = [&](Words4(&to)[4]) {
+  Words4 a[2][2];
+  Table above, below;
+  const auto fetch_first = [&] {
     const u32 w = base + S::w_at + stage * S::w_bytes;
     barrier_wait(base + S::full_at + 8u * stage, parity);
-    decode_chunk<Config::element>(w + group * kChunkCodes + thread * 16u,
-                                  w + kStripes * kChunkCodes + group * kChunkScales + thread * 2u,
-                                  of_weights[0], of_weights[1], to);
+    chunk_tables<Config::element>(w + kStripes * kChunkCodes + group * kChunkScales + thread * 2u,
+                                  of_weights[0], of_weights[1], above, below);
+    decode_half<Config::element>(w + group * kChunkCodes + thread * 16u, above, below, a[0]);
+  };
+  const auto issue = [&](u64 x, const Words4(&half)[2], u32 keep) {
+    if constexpr (promotes) {
+      pin(part);
+    } else {
+      pin(sums);
+    }
+    wgmma_fence();
+    QT_UNROLL
+    for (u32 s = 0; s < 2u; ++s) {
+      if constexpr (promotes) {
+        packed::multiply(part, half[s], x + s * 2u, keep | s);
+      } else {
+        packed::multiply(sums, half[s], x + s * 2u, 1u);
+      }
+    }
+    wgmma_commit();
+  };
+  const auto pin_half = [&](Words4(&half)[2]) {
+    QT_UNROLL
+    for (u32 s = 0; s < 2u; ++s) pin(half[s]);
   };
   QT_UNROLL
   for (u32 j = 0; j < u32(width); ++j) sums[j] = Sum(0);
-  fetch(a[0]);
+  fetch_first();
   u32 pending = 0;  // chunks in `part`
-  for (u32 chunk = 0; chunk < k_chunks; chunk += 2u) {
-    QT_UNROLL
-    for (u32 half = 0; half < 2u; ++half) {
-      if (chunk + half >= k_chunks) continue;
-      const u64 x = wgmma_tile(base + stage * S::x_bytes);
-      const u32 empty = base + S::empty_at + 8u * stage;
-      if constexpr (promotes) {
-        pin(part);
-      } else {
-        pin(sums);
-      }
-      wgmma_fence();
-      QT_UNROLL
-      for (u32 s = 0; s < 4u; ++s) {
-        if constexpr (promotes) {
-          packed::multiply(part, a[half][s], x + s * 2u, pending | half | s);
-        } else {
-          packed::multiply(sums, a[half][s], x + s * 2u, 1u);
-        }
-      }
-      wgmma_commit();
-      if (++stage == Config::stages) {
-        stage = 0;
-        parity ^= 1u;
-      }
-      if (chunk + half + 1u < k_chunks) fetch(a[1u - half]);
-      wgmma_wait<0>();
-      QT_UNROLL
-      for (u32 s = 0; s < 4u; ++s) pin(a[half][s]);
-      if constexpr (promotes) {
-        pin(part);
-      } else {
-        pin(sums);
-      }
-      if (thread % 32u == 0) barrier_arrive(empty);
+  u32 before = 0;   // the barrier of the last chunk's stage
+  for (u32 chunk = 0; chunk < k_chunks; ++chunk) {
+    const u64 x = wgmma_tile(base + stage * S::x_bytes);
+    const u32 codes = base + S::w_at + stage * S::w_bytes + group * kChunkCodes + thread * 16u;
+    issue(x, a[0], pending);
+    wgmma_wait<1>();
+    pin_half(a[1]);
+    if (chunk > 0 && thread % 32u == 0) barrier_arrive(before);
+    decode_half<Config::element>(codes + 2048u, above, below, a[1]);
+    issue(x + 4u, a[1], 1u);
+    wgmma_wait<1>();
+    pin_half(a[0]);
+    before = base + S::empty_at + 8u * stage;
+    if (++stage == Config::stages) {
+      stage = 0;
+      parity ^= 1u;
     }
+    const bool last = chunk + 1u == k_chunks;
+    if (!last) fetch_first();
     if constexpr (promotes) {
-      pending += 2u;
-      if (pending == Config::promote || chunk + 2u >= k_chunks) {
+      if (++pending == Config::promote || last) {
+        wgmma_wait<0>();
+        pin(part);
+        pin_half(a[1]);
         QT_UNROLL
         for (u32 j = 0; j < u32(width); ++j) sums[j] = sums[j] + part[j];
         pending = 0;
       }
     }
   }
+  wgmma_wait<0>();
+  if constexpr (!promotes) pin(sums);
+  pin_half(a[1]);
+  if (k_chunks > 0 && thread % 32u == 0) barrier_arrive(before);
 }
 
 template <class Config>
@@ -303,16 +323,18 @@ QT_FN void gemm_packed_tiles(const Config&, const qt_args& args, const qt_tensor
   const u32 base = shared_base();
   if (thread_index() == 0) {
     for (u32 i = 0; i < Config::stages; ++i) {
-      barrier_init(base + S::full_at + 8u * i, 1u);
+      barrier_init(base + S::full_at + 8u * i, kBringers);
       barrier_init(base + S::empty_at + 8u * i, 8u);
     }
     barrier_init_fence();
   }
   sync_block();
   const Tiles<Config> tiles(args);
+  static_assert(registers_fit(1, 24, 2, 240), "registers are handed over within the block");
   if (warp_index() < 4u) {
     give_registers<24>();
-    if (thread_index() == 0) bring<Config>(args, a_map, tiles, base);
+    if (warp_index() < kBringers && lane_index() == 0)
+      bring<Config>(args, a_map, tiles, base, warp_index());
   } else {
     take_registers<240>();
     multiply<Config>(args, tiles, base);

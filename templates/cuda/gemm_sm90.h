@@ -134,11 +134,11 @@ QT_FN void release(u32 empty, u32 lane) {
   }
 }
 
-/// One tile's sums over all of K, for this group's rows. sums[i][..]: rows 64 i on.
-template <class Config, class Sum, int high, int width>
+/// One tile's sums over all of K, for this group's rows. sums[i][..]: rows 64 i on. `S` says where
+/// stages and barriers lie, as Shared90 does.
+template <class Config, class S, class Sum, int high, int width>
 QT_FN void multiply_tile(Sum (&sums)[high][width], u32 k_blocks, u32 base, u32 group, u32 lane,
                          Ring& ring) {
-  using S = Shared90<Config>;
   const auto full = [&](const Ring& r) { return base + S::full_at + 8u * r.stage; };
   const auto empty = [&](u32 stage) { return base + S::empty_at + 8u * stage; };
   const auto a_tile = [&](u32 stage) {
@@ -310,7 +310,7 @@ QT_FN void multiply_and_store(const qt_args& args, const Tiles<Config>& tiles, u
     }
 
     Sum sums[high][width];
-    multiply_tile<Config>(sums, k_blocks, base, group, lane, ring);
+    multiply_tile<Config, S>(sums, k_blocks, base, group, lane, ring);
 
     bool unfit = false;
     QT_UNROLL
@@ -427,6 +427,7 @@ QT_FN void gemm_sm90(const Config&, const qt_args& args, const qt_tensor_map& a_
   const u32 k_blocks = u32((k + chunk - 1) / chunk);
   const Tiles<Config> tiles(Config::m > 0 ? Config::m : args.m, Config::n > 0 ? Config::n : args.n,
                             args.batch);
+  static_assert(registers_fit(1, 24, 2, 240), "registers are handed over within the block");
   if (warp_index() < 4u) {
     give_registers<24>();
     if (thread_index() == 0) bring_tiles<Config>(args, a_map, b_map, tiles, k_blocks, base, rank);

@@ -93,23 +93,33 @@ QT_FN void decode_permuted(u32 word, const Table& table, u32& first, u32& second
   }
 }
 
-/// A thread's part of a chunk in shared memory as the tensor core's A, 32 of K in each element of
-/// `a`. `codes` and `scales` are the thread's own places.
+/// The tables of a thread's two blocks of a chunk; `scales` is the thread's own place in shared
+/// memory.
 template <Expanded type>
-QT_FN void decode_chunk(u32 codes, u32 scales, u32 upper, u32 lower, Words4 (&a)[4]) {
+QT_FN void chunk_tables(u32 scales, u32 upper, u32 lower, Table& above, Table& below) {
   const u32 bytes = load_shared_u16(scales);
-  const Table above = permuted_table<type>(bytes & 0xffu, upper);
-  const Table below = permuted_table<type>(bytes >> 8, lower);
+  above = permuted_table<type>(bytes & 0xffu, upper);
+  below = permuted_table<type>(bytes >> 8, lower);
+}
+/// Half of a thread's part of a chunk in shared memory as the tensor core's A, 32 of K in each
+/// element of `a`. `codes`: the thread's own place in that half.
+template <Expanded type>
+QT_FN void decode_half(u32 codes, const Table& above, const Table& below, Words4 (&a)[2]) {
+  const Words4 words = load_shared_4(codes);
   QT_UNROLL
-  for (u32 v = 0; v < 2u; ++v) {
-    const Words4 words = load_shared_4(codes + v * 2048u);
-    QT_UNROLL
-    for (u32 s = 0; s < 2u; ++s) {
-      Words4& to = a[2u * v + s];
-      decode_permuted<type>(words.word[2u * s], above, to.word[0], to.word[2]);
-      decode_permuted<type>(words.word[2u * s + 1u], below, to.word[1], to.word[3]);
-    }
+  for (u32 s = 0; s < 2u; ++s) {
+    decode_permuted<type>(words.word[2u * s], above, a[s].word[0], a[s].word[2]);
+    decode_permuted<type>(words.word[2u * s + 1u], below, a[s].word[1], a[s].word[3]);
   }
+}
+
+/// The whole of it: `codes` and `scales` are the thread's own places.
+template <Expanded type>
+QT_FN void decode_chunk(u32 codes, u32 scales, u32 upper, u32 lower, Words4 (&a)[2][2]) {
+  Table above, below;
+  chunk_tables<type>(scales, upper, lower, above, below);
+  decode_half<type>(codes, above, below, a[0]);
+  decode_half<type>(codes + 2048u, above, below, a[1]);
 }
 
 }  // namespace qt::cuda

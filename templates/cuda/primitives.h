@@ -225,6 +225,11 @@ QT_FN void copy_async_16(u32 to, const void* from, u32 valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid)
                : "memory");
 }
+/// The same of 4 bytes.
+QT_FN void copy_async_4(u32 to, const void* from, u32 valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(valid)
+               : "memory");
+}
 QT_FN void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// Until at most `pending` of this thread's last groups are still on their way.
 template <int pending>

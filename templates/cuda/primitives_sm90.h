@@ -97,12 +97,23 @@ QT_FN void copy_tile_multicast(u32 to, const qt_tensor_map* map, u32 barrier, i3
       "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(u16(blocks))
       : "memory");
 }
+/// How long what is copied should stay in the L2 cache: as long as other data, or less.
+QT_FN u64 keep_as_usual() {
+  u64 policy;
+  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+QT_FN u64 evict_first() {
+  u64 policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
 /// A contiguous stretch, a multiple of 16 bytes, into shared memory.
-QT_FN void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
+QT_FN void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier, u64 policy) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
-      "[%3];" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(barrier)
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1], %2, [%3], %4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
 /// Orders this thread's ordinary stores to shared memory before the asynchronous reads that follow.
@@ -110,6 +121,12 @@ QT_FN void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "me
 
 // ---- registers handed from the warp group that copies to those that multiply
 
+/// Whether two kinds of warp groups of a block can hold these registers a thread. A block has what
+/// it started with, and no more: a hand-over that asks for more waits for ever.
+QT_FN constexpr bool registers_fit(u32 giving, u32 give, u32 taking, u32 take) {
+  return 128u * (giving * give + taking * take) <=
+         65536u / (128u * (giving + taking)) / 8u * 8u * (128u * (giving + taking));
+}
 template <int registers>
 QT_FN void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));

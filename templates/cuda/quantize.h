@@ -165,7 +165,6 @@ QT_FN void quantize_expanded(const qt_args& args, i64 batch, u32 group, u32 thre
   const u32 ranges = shared_base() + teams * stage.bytes;  // 12 bytes a warp
   const i64 row = i64(group) * teams + slot;
   const bool row_exists = row < args.m;
-  if constexpr (Config::early) let_next_start();
 
   const SignMask mask = signs_of<Config>(args);
   const Noise noise = {args.noise_seed, args.stream, noise_lane(args.operand, 0)};

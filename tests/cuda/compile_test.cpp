@@ -202,7 +202,8 @@ TEST_CASE("cuda quantisers compile without spills") {
 }
 TEST_CASE("cuda products compile without spills and overlap") {
   compile_all_of({&cuda::gemm_e5m2(), &cuda::gemm_int8(), &cuda::gemm_bf16(), &cuda::gemm_packed(),
-                  &cuda::gemm_packed_tiles()},
+                  &cuda::gemm_packed_int8(), &cuda::gemm_packed_tiles(),
+                  &cuda::gemm_packed_tiles_int8()},
                  20);
 }
 TEST_CASE("portable cuda products compile without spills") {

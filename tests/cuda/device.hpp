@@ -82,7 +82,7 @@ class Device {
           fmt::format("{}: {}\n{}", what, cubin.status().message(), source.text));
     if (cubin->spill_bytes > 0 || cubin->serialised_wgmma)
       std::cout << "spills or serialised products: " << source.entry << "\n" << cubin->log << "\n";
-    auto loaded = cuda::LoadedKernel::load(*api_, device_, cubin->code, source.entry);
+    auto loaded = cuda::LoadedKernel::load(*api_, device_, cubin->code, source);
     require(loaded.status());
     auto kernel = std::dynamic_pointer_cast<const cuda::LoadedKernel>(*loaded);
     const std::lock_guard lock(mutex_);

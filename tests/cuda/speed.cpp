@@ -8,6 +8,7 @@
 
 #include "reference/formats.hpp"
 #include "runtime/executable.hpp"
+#include "runtime/operand.hpp"
 #include "tests/cuda/device.hpp"
 #include "tuner/nvml.hpp"
 #include "tuner/peer_cublas.hpp"
@@ -264,9 +265,9 @@ void gemm_speeds(Device& device, Meter& meter, const std::vector<unsigned char>&
       {"e5m2 128x256 pieces", &cuda::gemm_e5m2(), {{"tile_n", 256}, {"promote", 2}, {"pieces", 2}}},
       {"int8 128x256", &cuda::gemm_int8(), {}},
       {"packed B x e5m2 192", &cuda::gemm_packed_tiles(), {}},
+      {"packed B x e5m2 192 p2", &cuda::gemm_packed_tiles(), {{"promote", 2}}},
       {"packed B x e5m2 160", &cuda::gemm_packed_tiles(), {{"tokens", 160}, {"stages", 6}}},
       {"packed B x int8 256", &cuda::gemm_packed_tiles_int8(), {}},
-      {"packed B x int8 192", &cuda::gemm_packed_tiles_int8(), {{"tokens", 192}, {"stages", 5}}},
   };
   const auto variant_of = [&](const Contestant& c, const Problem& p) {
     auto v = c.family->default_variant(p, device.target());
@@ -447,7 +448,8 @@ void packed_speeds(Device& device, Meter& meter, const std::vector<unsigned char
     const auto built = Executable::build(backend, p, plan);
     require(built.status());
     const auto a = repeated(device, pattern, s.m * s.k * 2);
-    Memory d(device, s.m * s.n * 2), workspace(device, (*built)->workspace_bytes());
+    Memory d(device, s.m * s.n * 2),
+        workspace(device, (*built)->workspace_bytes() + (s.m * s.k + (64 << 20)));
     qt_args args{};
     args.m = s.m;
     args.n = s.n;
@@ -464,9 +466,31 @@ void packed_speeds(Device& device, Meter& meter, const std::vector<unsigned char
           require((*built)->run(args, device.stream()));
         },
         0.06);
+    // Its steps on their own, back to back.
+    std::string steps;
+    for (const auto& step : plan.steps) {
+      const auto part = step_problem(p, device.target(), plan, step.kind);
+      const auto alone = Executable::build(backend, part, Plan{{{StepKind::whole, step.variant}}});
+      if (!alone.ok()) continue;
+      qt_args own = args;
+      const bool quantises = step.kind == StepKind::quantize_a;
+      const auto packed = packed_operand(Layout::e5m2, s.m, s.k, 32, workspace.data(),
+                                         workspace.data(s.m * s.k + 4096));
+      (quantises ? own.d : own.a) = packed;
+      own.workspace = workspace.data(2 << 20);
+      const auto spent = meter.read(
+          [&](int i) {
+            const auto set = static_cast<std::size_t>(i % sets);
+            own.b = {weights[set]->data(), scales[set]->data(), 0, 0, 0, 0};
+            if (quantises) own.n = 0;
+            require((*alone)->run(own, device.stream()));
+          },
+          0.03);
+      steps += fmt::format(" {} {:.1f}", step_name(step.kind), spent.sustained * 1e6);
+    }
     const double bytes = double(s.n) * double(s.k) * 0.53125;
-    std::cout << fmt::format("  {}x{}x{} {:.1f} us {:.2f} TB/s  {}\n", s.m, s.n, s.k,
-                             t.sustained * 1e6, bytes / t.sustained * 1e-12, plan.text());
+    std::cout << fmt::format("  {}x{}x{} {:.1f} us {:.2f} TB/s (alone, us:{})  {}\n", s.m, s.n, s.k,
+                             t.sustained * 1e6, bytes / t.sustained * 1e-12, steps, plan.text());
   }
 }
 

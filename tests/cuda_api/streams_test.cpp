@@ -74,6 +74,56 @@ TEST_CASE("cuda_api.run works inside graph capture, and the graph reads what is 
   }
 }
 
+TEST_CASE("cuda_api.a captured run follows what is no kernel, and work of another stream") {
+  QTURN_NEEDS_GPU(gpu);
+  const auto& api = gpu.api();
+  const auto wait = reinterpret_cast<cuda::CUresult (*)(CUstream, cuda::CUevent, unsigned)>(
+      api.library.symbol("cuStreamWaitEvent"));
+  const Library library;
+  for (const auto& problem : {exact(), fast()}) {
+    const auto plan = library.prepare(problem);
+    const Inputs inputs(gpu, 5);
+    const auto expected = once(gpu, plan, inputs);
+    const Buffer a(gpu, std::vector<std::uint16_t>(kM * kK));
+    const Stream stream(gpu), other(gpu);
+    Call call = inputs.call(gpu, plan, stream.get());
+    call.args.a.data = a.data();
+    cuda::CUevent fork = nullptr, join = nullptr;
+    gpu.check(api.cuEventCreate(&fork, 2), "event");
+    gpu.check(api.cuEventCreate(&join, 2), "event");
+    const auto device = [](const void* at) { return reinterpret_cast<cuda::CUdeviceptr>(at); };
+    const std::size_t bytes = std::size_t(kM) * kK * 2;
+    gpu.check(api.cuStreamBeginCapture(stream.get(), 0), "begin capture");
+    gpu.check(api.cuEventRecord(fork, stream.get()), "fork");
+    gpu.check(wait(other.get(), fork, 0), "fork");
+    gpu.check(api.cuMemcpyDtoDAsync(device(a.data()), device(inputs.a_memory.data()), bytes,
+                                    other.get()),
+              "copy");
+    gpu.check(api.cuEventRecord(join, other.get()), "join");
+    gpu.check(wait(stream.get(), join, 0), "join");
+    const auto first = qturn_run(plan.get(), &call.args);
+    gpu.check(api.cuMemcpyDtoDAsync(device(a.data()), device(inputs.a_memory.data()), bytes,
+                                    stream.get()),
+              "copy");
+    const auto second = qturn_run(plan.get(), &call.args);
+    gpu.check(api.cuMemsetD8Async(device(a.data()), 0, bytes, stream.get()), "clear");
+    cuda::CUgraph graph = nullptr;
+    gpu.check(api.cuStreamEndCapture(stream.get(), &graph), "end capture");
+    REQUIRE_MESSAGE((first == QTURN_OK && second == QTURN_OK), qturn_last_error());
+    cuda::CUgraphExec exec = nullptr;
+    gpu.check(api.cuGraphInstantiateWithFlags(&exec, graph, 0), "instantiate");
+    for (int i = 0; i < 20; ++i) {
+      gpu.check(api.cuGraphLaunch(exec, stream.get()), "launch the graph");
+      stream.wait();
+      CHECK(call.result() == expected);
+    }
+    api.cuGraphExecDestroy(exec);
+    api.cuGraphDestroy(graph);
+    api.cuEventDestroy(fork);
+    api.cuEventDestroy(join);
+  }
+}
+
 TEST_CASE("cuda_api.prepare during capture is refused or harmless, never breaks the capture") {
   QTURN_NEEDS_GPU(gpu);
   const auto& api = gpu.api();

@@ -79,6 +79,8 @@ class FaultyDevice : public Backend {
   Result<PrebuiltKernel> prebuilt(const Problem& step, const Variant& wanted) override {
     return real_->prebuilt(step, wanted);
   }
+  bool enter() const override { return real_->enter(); }
+  void leave() const override { real_->leave(); }
   Status launch(const Kernel& kernel, const Launch& launch, const qt_args& args,
                 void* stream) const override {
     return real_->launch(kernel, launch, args, stream);
