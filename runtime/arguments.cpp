@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
+
 #include "generator/grouping.hpp"
 #include "runtime/operand.hpp"
 #include "runtime/slots.hpp"
@@ -310,7 +312,6 @@ Status take_workspace(const PreparedPlan& plan, const qturn_args& given, Span& s
 }
 
 Status refuse_overlap(const Span& written, const Span& other) {
-  if (!written.overlaps(other)) return {};
   return invalid(
       fmt::format("{} and {} overlap: what a call writes shares memory with nothing but c",
                   written.name, other.name));
@@ -366,12 +367,12 @@ Status bind(const PreparedPlan& plan, const qturn_args& given, const qturn_opera
   const Span written[] = {bound_d.data, bound_d.scales, bound_d2.data, bound_d2.scales};
   for (std::size_t i = 0; i < std::size(written); ++i) {
     for (const Span& other : read)
-      if (auto status = refuse_overlap(written[i], other); !status.ok()) return status;
+      if (written[i].overlaps(other)) return refuse_overlap(written[i], other);
     for (std::size_t j = 0; j < i; ++j)
-      if (auto status = refuse_overlap(written[i], written[j]); !status.ok()) return status;
+      if (written[i].overlaps(written[j])) return refuse_overlap(written[i], written[j]);
   }
   for (std::size_t i = 0; i + 1 < std::size(read); ++i)
-    if (auto status = refuse_overlap(workspace, read[i]); !status.ok()) return status;
+    if (workspace.overlaps(read[i])) return refuse_overlap(workspace, read[i]);
   return {};
 }
 
@@ -392,6 +393,24 @@ Status check_groups(const Problem& p, const qt_args& args) {
     if (!masked) least = value;
   }
   return {};
+}
+
+bool LastCall::recall(const qturn_args& given, const qturn_operand& b, Call& out) const {
+  if (taken_.test_and_set(std::memory_order_acquire)) return false;
+  const bool same = known_ && std::memcmp(&given_, &given, sizeof given) == 0 &&
+                    std::memcmp(&b_, &b, sizeof b) == 0;
+  if (same) out = call_;
+  taken_.clear(std::memory_order_release);
+  return same;
+}
+
+void LastCall::keep(const qturn_args& given, const qturn_operand& b, const Call& call) const {
+  if (taken_.test_and_set(std::memory_order_acquire)) return;
+  std::memcpy(&given_, &given, sizeof given);
+  std::memcpy(&b_, &b, sizeof b);
+  call_ = call;
+  known_ = true;
+  taken_.clear(std::memory_order_release);
 }
 
 }  // namespace quarterturn

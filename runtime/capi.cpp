@@ -18,6 +18,7 @@ struct qturn_context {
 struct qturn_plan {
   std::shared_ptr<Context> context;
   std::shared_ptr<PreparedPlan> plan;
+  LastCall last{};
 };
 struct qturn_weight {
   std::unique_ptr<Weight> weight;
@@ -150,7 +151,10 @@ Status run(const qturn_plan& plan, const qturn_args& args) {
     b = &args.weight->weight->operand();
   }
   Call call;
-  if (auto s = bind(prepared, args, *b, call); !s.ok()) return s;
+  if (!plan.last.recall(args, *b, call)) {
+    if (auto s = bind(prepared, args, *b, call); !s.ok()) return s;
+    plan.last.keep(args, *b, call);
+  }
   if (plan.context->backend().device().target.vendor == Vendor::cpu)
     if (auto s = check_groups(prepared.problem(), call.args); !s.ok()) return s;
   prepared.count_run();

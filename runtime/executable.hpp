@@ -83,6 +83,10 @@ class Executable {
   mutable std::atomic_flag taken_ = ATOMIC_FLAG_INIT;
   mutable Shape shape_{};
   mutable std::vector<Launch> launches_;  ///< one a step; sized when built
+  // Of the last call, too: what its steps were given.
+  mutable qt_args args_{};
+  mutable std::int64_t row0_b_ = 0;
+  mutable std::vector<qt_args> step_args_;  ///< one a step; sized when built
 };
 
 }  // namespace quarterturn

@@ -205,7 +205,6 @@ QT_FN void quantize(const Config&, const qt_args& args) {
   } else {
     constexpr bool by_rows = Config::copies != Copies::columns;
     constexpr bool by_columns = Config::copies != Copies::rows;
-    if constexpr (Config::early) let_next_start();
     const i64 k = Config::k > 0 ? Config::k : args.k;
     const u32 row_parts = by_rows ? row_parts_of_band(k, Config::rotation, Config::threads) : 0u;
     const u32 column_parts = by_columns ? u32(ceil_div(k, 64)) : 0u;
