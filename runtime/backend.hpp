@@ -120,6 +120,10 @@ class Backend {
     return std::unique_ptr<Recording>();
   }
 
+  /// Rows that a kernel has computed outside its window since it was loaded. `capturing` while that
+  /// cannot be read. Waits for the device: for statistics, never by run.
+  virtual Result<std::uint64_t> window_fallbacks(const Kernel&) const { return std::uint64_t{0}; }
+
   /// The same device with another number of workers is another performance class.
   virtual std::int64_t threads() const { return device().units; }
 };

@@ -414,6 +414,9 @@ qturn_status qturn_get_stats(qturn_context* context, qturn_stats* out) {
     now.compiles = from.compiles;
     now.code_hits = from.code_hits;
     now.quarantined = from.quarantined;
+    auto fallbacks = context->context->window_fallbacks();
+    if (!fallbacks.ok()) return fallbacks.status();
+    now.window_fallbacks = *fallbacks;
     if (out->struct_size < sizeof(std::uint32_t) || out->struct_size > sizeof now)
       return Status(Code::invalid_argument,
                     fmt::format("out->struct_size = {}: set it to sizeof(qturn_stats), {}",

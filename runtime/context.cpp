@@ -153,6 +153,21 @@ Status Context::supports(const Problem& problem) const {
                             settings_.text(Setting::disable), problem.key()));
 }
 
+Result<std::uint64_t> Context::window_fallbacks() {
+  std::vector<std::shared_ptr<const Executable>> all;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, executable] : executables_) all.push_back(executable);
+  }
+  std::uint64_t sum = 0;
+  for (const auto& executable : all) {
+    auto rows = executable->window_fallbacks();
+    if (!rows.ok()) return rows.status();
+    sum += *rows;
+  }
+  return sum;
+}
+
 Context::Built Context::build(const Problem& problem, const Plan& plan) {
   const auto key = std::pair(problem.key(), plan.text());
   {

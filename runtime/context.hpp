@@ -72,6 +72,10 @@ class Context {
   /// Plans for a problem by families that are not disabled, the default first.
   std::vector<Plan> enabled_plans(const Problem& problem, std::size_t limit) const;
 
+  /// Rows that plans of this context have computed outside their kernels' windows. Waits for the
+  /// device.
+  Result<std::uint64_t> window_fallbacks();
+
   /// Writes recorded misses now; else it is done every few prepares and at the end.
   void flush_misses();
   /// Waits for background compilations.

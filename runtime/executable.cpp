@@ -222,4 +222,14 @@ Status Executable::run(const qt_args& args, void* stream, std::int64_t row0_b) c
   return status;
 }
 
+Result<std::uint64_t> Executable::window_fallbacks() const {
+  std::uint64_t sum = 0;
+  for (const LoadedStep& step : steps_) {
+    auto rows = backend_->window_fallbacks(*step.kernel);
+    if (!rows.ok()) return rows.status();
+    sum += *rows;
+  }
+  return sum;
+}
+
 }  // namespace quarterturn

@@ -47,6 +47,9 @@ class Executable {
   /// args.row0 for the rows of B. Never allocates, loads, locks or reads a file.
   Status run(const qt_args& args, void* stream, std::int64_t row0_b = 0) const;
 
+  /// Rows that its kernels have computed outside their windows, since they were loaded.
+  Result<std::uint64_t> window_fallbacks() const;
+
   bool is_prebuilt() const { return prebuilt_; }
 
  private:

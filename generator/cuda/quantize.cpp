@@ -57,10 +57,7 @@ class Quantize final : public Family {
   std::vector<Parameter> parameters(const Problem& p, const Target&) const override {
     std::vector<std::int64_t> threads = {256};
     if (p.copies == Copies::rows || is_square(p)) threads = {128, 256, 512};
-    // Of few rows, each is done in one round where a block can.
-    if (is_expanded(p.d_layout) && p.m.hi <= 64)
-      threads = p.k.hi > 512 * 32 ? std::vector<std::int64_t>{1024, 512, 256}
-                                  : std::vector<std::int64_t>{512, 1024, 256};
+    if (is_expanded(p.d_layout) && p.m.hi <= 64) threads = {512, 1024, 256};
     // The short encodings of encode.h fit 64 registers, longer rotations 80; the others, and bands,
     // need more.
     const bool fits = (p.copies == Copies::rows || tiled(p)) &&

@@ -110,6 +110,15 @@ class CudaBackend final : public Backend {
                                                            static_cast<CUstream>(stream));
   }
 
+  Result<std::uint64_t> window_fallbacks(const Kernel& kernel) const override {
+    if (auto status = refuse_capture(); !status.ok()) return status;
+    const ContextScope scope(*api_, handle_, primary_);
+    const RelaxedScope relaxed(*api_);
+    auto rows = static_cast<const LoadedKernel&>(kernel).counter("quarterturn_stand_ins");
+    if (!rows.ok() && rows.status().code() == Code::not_supported) return std::uint64_t{0};
+    return rows;
+  }
+
   Result<void*> allocate(std::int64_t bytes) override {
     if (!unavailable_.ok()) return unavailable_;
     const ContextScope scope(*api_, handle_, primary_);

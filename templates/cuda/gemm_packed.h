@@ -355,7 +355,6 @@ QT_FN void gemm_packed_sm90(const Config&, const qt_args& args, const qt_tensor_
   using namespace gemm_packed;
   using S = Shared<Config>;
   const u32 base = shared_base();
-  let_next_start();
   if (thread_index() == 0) {
     for (u32 i = 0; i < Config::stages; ++i) {
       barrier_init(base + S::full_at + 8u * i, 3u);  // shares

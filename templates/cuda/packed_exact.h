@@ -10,7 +10,7 @@
 
 namespace qt::cuda {
 
-/// Products with rows that do not fit, since the code was loaded, for qturn_stats.
+/// Rows that do not fit, computed here since the code was loaded, for qturn_stats.
 QT_COUNTER(quarterturn_stand_ins);
 
 namespace packed {
@@ -91,11 +91,14 @@ QT_FN void store_unfit(const qt_args& args, u32 k_chunks, const u8* b_references
     const u32 token = token0 + i % tokens, weight = weight0 + i / tokens;
     if (token >= args.m || weight >= args.n) continue;
     const u32 of_token = a_references[token];
-    if (of_token != kUnfit && b_references[weight] != kUnfit) continue;
+    const bool token_unfit = of_token == kUnfit, weight_unfit = b_references[weight] == kUnfit;
+    if (!token_unfit && !weight_unfit) continue;
     const float sum = exact_product<Config>(args, k_chunks, token, weight, of_token, lane);
     if (lane == 0) {
       store_one<Config>(args, token, weight, mul(factor, sum));
-      count_event(&quarterturn_stand_ins, 1);
+      // Each row once, by who computes its first product.
+      const u32 rows = u32(token_unfit && weight == 0) + u32(weight_unfit && token == 0);
+      if (rows > 0) count_event(&quarterturn_stand_ins, rows);
     }
   }
 }

@@ -39,6 +39,40 @@ TEST_CASE("cuda_api.run gives the oracle's product over the range of m") {
   CHECK(stats.matched[QTURN_MATCH_REFERENCE] == 0);
 }
 
+TEST_CASE("cuda_api.rows outside a plan's window are computed all the same, and counted") {
+  QTURN_NEEDS_GPU(gpu);
+  const Library library;
+  constexpr int64_t m = 160, n = 272, k = 512;
+  Bf16 a(m * k, 3), b(n * k, 4, 0.05f);
+  for (int64_t i = 0; i < 32; ++i) {  // one block of row 7 far above the others
+    auto& bits = a.bits[static_cast<std::size_t>(7 * k + 64 + i)];
+    const float large = reference::bf16_value(bits) * 4096;
+    bits = reference::bf16_bits(large);
+    a.values[static_cast<std::size_t>(7 * k + 64 + i)] = reference::bf16_value(bits);
+  }
+  const Buffer a_memory(gpu, a.bits), b_memory(gpu, b.bits);
+  auto problem = linear(m, n, k, QTURN_BF16, QTURN_F32);
+  problem.contract = QTURN_EXACT;
+  problem.spread = QTURN_SPREAD_NARROW;
+  const auto plan = library.prepare(problem);
+  const auto fallbacks = [&] {
+    qturn_stats stats{};
+    stats.struct_size = sizeof stats;
+    REQUIRE_MESSAGE(qturn_get_stats(library.context.get(), &stats) == QTURN_OK, qturn_last_error());
+    return stats.window_fallbacks;
+  };
+  CHECK(fallbacks() == 0);
+  const Stream stream(gpu);
+  const Call call(gpu, plan, m, n, QTURN_F32, a_memory.data(), b_memory.data(), stream.get());
+  for (std::uint64_t runs = 1; runs <= 3; ++runs) {
+    run(plan, call);
+    stream.wait();
+    CHECK(fallbacks() == runs);
+  }
+  const auto expected = expected_product(a.values, b.values, m, n, k);
+  CHECK(worst_error(expected, call.result(), k, QTURN_F32, QTURN_EXACT) <= 1);
+}
+
 TEST_CASE("cuda_api.a prepared weight serves its plan, and is refreshed in place") {
   QTURN_NEEDS_GPU(gpu);
   const Library library;

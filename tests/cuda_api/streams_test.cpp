@@ -96,9 +96,9 @@ TEST_CASE("cuda_api.a captured run follows what is no kernel, and work of anothe
     gpu.check(api.cuStreamBeginCapture(stream.get(), 0), "begin capture");
     gpu.check(api.cuEventRecord(fork, stream.get()), "fork");
     gpu.check(wait(other.get(), fork, 0), "fork");
-    gpu.check(api.cuMemcpyDtoDAsync(device(a.data()), device(inputs.a_memory.data()), bytes,
-                                    other.get()),
-              "copy");
+    gpu.check(
+        api.cuMemcpyDtoDAsync(device(a.data()), device(inputs.a_memory.data()), bytes, other.get()),
+        "copy");
     gpu.check(api.cuEventRecord(join, other.get()), "join");
     gpu.check(wait(stream.get(), join, 0), "join");
     const auto first = qturn_run(plan.get(), &call.args);

@@ -355,11 +355,12 @@ typedef struct qturn_stats {
   uint64_t prepares, runs;
   uint64_t matched[6]; /* prepares by QTURN_MATCH_* */
   uint64_t compiles, code_hits, quarantined;
-  /* Rows of windowed GPU plans that took their exact stand-in. Always 0 in this version: kernels
-     count them on the device, and nothing gathers them yet. */
+  /* Rows that windowed GPU plans of this context found outside their window and computed exactly,
+   * in runs that have ended. */
   uint64_t window_fallbacks;
 } qturn_stats;
-/* Set struct_size first. */
+/* Set struct_size first. Waits for the GPU; QTURN_CAPTURING while a blocking stream of the current
+ * CUDA context is being captured. */
 QTURN_API qturn_status qturn_get_stats(qturn_context* context, qturn_stats* out);
 
 QTURN_API const char* qturn_status_name(qturn_status status); /* "wrong_operand"; never NULL */
