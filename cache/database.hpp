@@ -63,6 +63,10 @@ struct MergeReport {
   std::int64_t quarantined = 0;
 };
 
+struct RecoverReport {
+  std::int64_t trials = 0, winners = 0, tombstones = 0, quarantined = 0;
+};
+
 enum class TrialRows { included, left_out };
 enum class MissRows { included, left_out };
 struct SnapshotOptions {
@@ -98,6 +102,10 @@ class Database {
   /// objects are refused.
   static Result<Database> open_snapshot(const std::string& path, Verify verify = Verify::winners);
 
+  /// Carries what can be read of a damaged file over into a fresh one at `to`, which must not exist
+  /// yet; the damaged one is left as it is. miss: nothing of it could be read.
+  static Result<RecoverReport> recover(const std::string& damaged, const std::string& to);
+
   Database(Database&&) noexcept;
   Database& operator=(Database&&) noexcept;
   ~Database();
@@ -122,6 +130,10 @@ class Database {
   Result<bool> has_admission(std::string_view family, std::int32_t revision,
                              std::string_view target);
   Status add_tombstone(const Tombstone& tombstone);
+  /// In a fixed order.
+  Result<std::vector<Tombstone>> tombstones();
+  /// Targets that something was measured on, in a fixed order.
+  Result<std::vector<std::string>> targets();
 
   // ---- winners ----
   /// Replaces the one of the same problem and class.

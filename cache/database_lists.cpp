@@ -115,6 +115,38 @@ Result<std::int64_t> Database::expire_quarantine(std::string_view target,
   return dropped;
 }
 
+// ---- what there is ----
+
+Result<std::vector<std::string>> Database::targets() {
+  std::vector<std::string> out;
+  Status status = state().read([&](Connection& c) {
+    out.clear();
+    Query query(c, "SELECT DISTINCT target FROM env ORDER BY target");
+    while (query.next()) out.push_back(query.text(0));
+    return query.status();
+  });
+  if (!status.ok()) return status;
+  return out;
+}
+
+Result<std::vector<Tombstone>> Database::tombstones() {
+  std::vector<Tombstone> out;
+  Status status = state().read([&](Connection& c) {
+    out.clear();
+    Query query(c, "SELECT kind, subject, at, reason FROM tombstone ORDER BY kind, subject");
+    while (query.next()) {
+      const auto subject = query.bytes(1);
+      out.push_back({static_cast<TombstoneKind>(query.integer(0)),
+                     {subject.begin(), subject.end()},
+                     query.text(3),
+                     query.integer(2)});
+    }
+    return query.status();
+  });
+  if (!status.ok()) return status;
+  return out;
+}
+
 // ---- misses ----
 
 Status Database::record_misses(std::span<const Miss> misses) {

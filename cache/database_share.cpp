@@ -10,6 +10,7 @@
 #include "cache/database_state.hpp"
 #include "cache/filesystem.hpp"
 #include "cache/rows.hpp"
+#include "cache/salvage.hpp"
 #include "cache/schema.hpp"
 
 namespace quarterturn {
@@ -155,6 +156,28 @@ Result<Digest> Database::export_snapshot(const std::string& path, const Snapshot
   unlink(temporary.c_str());
   unlink((temporary + "-journal").c_str());
   return status;
+}
+
+Result<RecoverReport> Database::recover(const std::string& damaged, const std::string& to) {
+  struct stat info {};
+  if (stat(damaged.c_str(), &info) != 0)
+    return system_status(errno, fmt::format("read {}", damaged));
+  if (stat(to.c_str(), &info) == 0)
+    return Status(Code::invalid_argument,
+                  fmt::format("{} exists already: what is recovered goes into a fresh file", to));
+  DatabaseOptions options;
+  options.fallback = Fallback::none;
+  auto fresh = open(to, options);
+  if (!fresh.ok()) return fresh.status();
+  const auto saved = salvage(damaged, fresh->state().connection);
+  if (saved.trials + saved.winners + saved.tombstones + saved.quarantined == 0) {
+    *fresh = Database(std::make_unique<State>());
+    unlink(to.c_str());
+    unlink((to + ".lock").c_str());
+    return Status(Code::miss,
+                  fmt::format("nothing of {} can be read as a tuning database", damaged));
+  }
+  return RecoverReport{saved.trials, saved.winners, saved.tombstones, saved.quarantined};
 }
 
 Result<Digest> Database::content_hash(Content content) {

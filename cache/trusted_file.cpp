@@ -57,6 +57,15 @@ Result<std::string> read_trusted(const std::string& path) {
   return bytes;
 }
 
+Status create_durably(const std::string& path, std::string_view bytes) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (file < 0) return system_status(errno, fmt::format("create {}", path));
+  close(file);
+  auto status = append_durably(path, bytes);
+  if (!status.ok()) unlink(path.c_str());
+  return status;
+}
+
 Status append_durably(const std::string& path, std::string_view bytes) {
   const int file = open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW);
   if (file < 0) return system_status(errno, fmt::format("open {}", path));

@@ -16,6 +16,9 @@ Status check_trusted(const struct stat& info, const std::string& path);
 /// The bytes of an ordinary, trusted file; symbolic links are not followed. miss: there is none.
 Result<std::string> read_trusted(const std::string& path);
 
+/// A new file of mode 0600, durable; an existing one is never overwritten.
+Status create_durably(const std::string& path, std::string_view bytes);
+
 /// Adds bytes to a file, gives it mode 0600 and makes it durable.
 Status append_durably(const std::string& path, std::string_view bytes);
 

@@ -115,8 +115,10 @@ void Context::say(const std::vector<std::string>& notes) {
 }
 
 Status Context::reload() {
-  auto layers = load_layers(
-      *database_, {settings_.text(Setting::pins), settings_.list(Setting::snapshots)}, env_);
+  auto layers = load_layers(*database_,
+                            {settings_.text(Setting::pins), settings_.list(Setting::snapshots),
+                             settings_.list(Setting::snapshot_keys)},
+                            env_);
   say(layers.notes);
   say(database_->take_notes());
   say(store_->take_notes());

@@ -5,6 +5,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "cache/publication.hpp"
+
 namespace quarterturn {
 namespace {
 
@@ -74,7 +76,7 @@ LoadedLayers load_layers(Database& local, const LayerPaths& paths, const Env& he
   if (auto status = append_winners(local, here, Layer::database, 0, "database", out); !status.ok())
     out.notes.push_back(fmt::format("the tuning database cannot be read: {}", status.message()));
   for (std::size_t i = 0; i < paths.snapshots.size(); ++i) {
-    auto snapshot = Database::open_snapshot(paths.snapshots[i]);
+    auto snapshot = open_published(paths.snapshots[i], paths.keys);
     Status status = snapshot.ok()
                         ? append_winners(*snapshot, here, Layer::snapshot,
                                          static_cast<std::int32_t>(i), paths.snapshots[i], out)

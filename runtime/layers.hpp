@@ -11,7 +11,8 @@ namespace quarterturn {
 
 struct LayerPaths {
   std::string pins;                    ///< empty = none
-  std::vector<std::string> snapshots;  ///< in order of consultation
+  std::vector<std::string> snapshots;  ///< files or publications, in order of consultation
+  std::vector<std::string> keys;       ///< that snapshots must be signed by; empty: any or none
 };
 
 struct LoadedLayers {

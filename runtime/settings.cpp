@@ -39,7 +39,10 @@ constexpr std::array<SettingSpec, kSettings> kSpecs = {{
     {Setting::code_cache, "code_cache", "QTURN_CODE_CACHE", "", Kind::text, "",
      "folder of compiled code; empty: beside the database"},
     {Setting::snapshots, "snapshots", "QTURN_SNAPSHOTS", "", Kind::list, "",
-     "read-only tuning databases, consulted in this order after the local one"},
+     "read-only tuning databases, or folders of published ones, consulted in this order after the "
+     "local one"},
+    {Setting::snapshot_keys, "snapshot_keys", "QTURN_SNAPSHOT_KEYS", "", Kind::list, "",
+     "public keys (64 hex digits) of those whose snapshots are served; empty: anybody's"},
     {Setting::pins, "pins", "QTURN_PINS", "", Kind::text, "",
      "file of plans that are served whatever the databases say"},
     {Setting::cxx, "cxx", "QTURN_CXX", "", Kind::text, "",

@@ -27,6 +27,7 @@ enum class Setting {
   database,
   code_cache,
   snapshots,
+  snapshot_keys,
   pins,
   cxx,
   worker,

@@ -1,8 +1,16 @@
 // qturn db: what a tuning database holds, whether it is sound, and how it is merged and shared.
 #include <fmt/format.h>
 
+#include <array>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <tuple>
 
+#include "cache/interchange.hpp"
+#include "cache/publication.hpp"
 #include "tuner/commands/command.hpp"
 
 namespace quarterturn {
@@ -95,13 +103,175 @@ int merge_file(const GlobalOptions& global, const std::string& from) {
   return kExitOk;
 }
 
-int export_file(const GlobalOptions& global, const std::string& to) {
+Status write_file(const std::string& path, const std::string& text) {
+  const std::string temporary = path + ".tmp";
+  std::ofstream out(temporary, std::ios::binary);
+  out << text;
+  out.close();
+  std::error_code error;
+  if (out) std::filesystem::rename(temporary, path, error);
+  if (out && !error) return {};
+  std::filesystem::remove(temporary, error);
+  return Status(Code::io_error, fmt::format("{} cannot be written", path));
+}
+
+bool is_json(const std::string& path) { return path.ends_with(".json"); }
+
+int export_file(const GlobalOptions& global, const std::string& to, bool winners_only) {
   auto database = open_database(global, Access::read_only);
   if (!database.ok()) return fail(database.status());
-  auto hash = database->export_snapshot(to);
+  const auto trials = winners_only ? TrialRows::left_out : TrialRows::included;
+  if (is_json(to) || to == "-") {
+    const auto text = to_json(*database, trials);
+    if (!text.ok()) return fail(text.status());
+    if (to == "-")
+      return std::fwrite(text->data(), 1, text->size(), stdout) == text->size() ? 0 : 1;
+    if (auto status = write_file(to, *text); !status.ok()) return fail(status);
+    return kExitOk;
+  }
+  SnapshotOptions options;
+  options.trials = trials;
+  auto hash = database->export_snapshot(to, options);
   if (!hash.ok()) return fail(hash.status());
   Table table({"snapshot", "content_sha256"});
   table.add({to, hex(*hash)});
+  table.print(global.json);
+  return kExitOk;
+}
+
+int import_file(const GlobalOptions& global, const std::string& from, bool theirs) {
+  std::ifstream in(from, std::ios::binary);
+  if (!in) return fail(Status(Code::io_error, fmt::format("{} cannot be read", from)));
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  auto database = open_database(global, Access::read_write);
+  if (!database.ok()) return fail(database.status());
+  const auto report =
+      import_json(*database, text, theirs ? Winners::take_theirs : Winners::keep_ours);
+  if (!report.ok())
+    return fail(
+        Status(report.status().code(), fmt::format("{}: {}", from, report.status().message())));
+  Table table({"trials", "winners", "winners_kept", "quarantined", "tombstones"});
+  table.add({fmt::format("{}", report->trials), fmt::format("{}", report->winners),
+             fmt::format("{}", report->kept), fmt::format("{}", report->quarantined),
+             fmt::format("{}", report->tombstones)});
+  table.print(global.json);
+  return kExitOk;
+}
+
+// What dispatch would do otherwise under `other`: one line for each problem whose answer differs.
+int print_difference(const GlobalOptions& global, const std::string& other) {
+  auto ours = open_database(global, Access::read_only);
+  if (!ours.ok()) return fail(ours.status());
+  auto theirs = open_published(other);
+  if (!theirs.ok()) {
+    DatabaseOptions options;
+    options.access = Access::read_only;
+    options.fallback = Fallback::none;
+    theirs = Database::open(other, options);
+  }
+  if (!theirs.ok()) return fail(theirs.status());
+  using Key = std::tuple<std::string, std::string, std::string>;
+  std::map<Key, std::array<std::optional<Winner>, 2>> all;
+  for (int side = 0; side < 2; ++side) {
+    Database& database = side == 0 ? *ours : *theirs;
+    const auto targets = database.targets();
+    if (!targets.ok()) return fail(targets.status());
+    for (const auto& target : *targets) {
+      const auto winners = database.winners(target);
+      if (!winners.ok()) return fail(winners.status());
+      for (const auto& winner : *winners)
+        all[{winner.problem, target, winner.env->performance_class}]
+           [static_cast<std::size_t>(side)] = winner;
+    }
+  }
+  Table table(
+      {"difference", "problem", "target", "class", "ours_us", "theirs_us", "ours", "theirs"});
+  std::int64_t differing = 0;
+  for (const auto& [key, pair] : all) {
+    const auto& [a, b] = pair;
+    if (a && b && a->plan == b->plan) continue;
+    ++differing;
+    const auto us = [](const std::optional<Winner>& w) {
+      return w ? fmt::format("{:.1f}", 1e-3 * w->median_ns) : std::string();
+    };
+    const auto& [problem, target, performance_class] = key;
+    table.add({a && b ? "plan"
+               : a    ? "only ours"
+                      : "only theirs",
+               problem, target, performance_class, us(a), us(b), a ? a->plan : "",
+               b ? b->plan : ""});
+  }
+  table.print(global.json);
+  std::fprintf(stderr, "qturn: %lld of %zu answers differ\n", static_cast<long long>(differing),
+               all.size());
+  return kExitOk;
+}
+
+void print_generation(Table& table, const Generation& g, bool current) {
+  table.add(
+      {fmt::format("{}", g.number), current ? "yes" : "", g.file, g.content, g.winners, g.key});
+}
+
+int publish_to(const GlobalOptions& global, const std::string& folder, const std::string& key_file,
+               bool with_misses) {
+  auto database = open_database(global, Access::read_only);
+  if (!database.ok()) return fail(database.status());
+  std::optional<SigningKey> key;
+  if (!key_file.empty()) {
+    auto read = read_signing_key(key_file);
+    if (!read.ok()) return fail(read.status());
+    key = *read;
+  }
+  SnapshotOptions options;
+  if (with_misses) options.misses = MissRows::included;
+  const auto generation = publish(*database, folder, options, key ? &*key : nullptr);
+  if (!generation.ok()) return fail(generation.status());
+  Table table({"generation", "current", "file", "content_sha256", "winners_sha256", "key"});
+  print_generation(table, *generation, true);
+  table.print(global.json);
+  return kExitOk;
+}
+
+int print_generations(const GlobalOptions& global, const std::string& folder) {
+  const auto manifest = read_manifest(folder);
+  if (!manifest.ok()) return fail(manifest.status());
+  Table table({"generation", "current", "file", "content_sha256", "winners_sha256", "key"});
+  for (const auto& generation : manifest->generations)
+    print_generation(table, generation, generation.number == manifest->current);
+  table.print(global.json);
+  return kExitOk;
+}
+
+int roll_back(const std::string& folder, std::int64_t number) {
+  const auto manifest = read_manifest(folder);
+  if (!manifest.ok()) return fail(manifest.status());
+  std::int64_t wanted = number;
+  if (wanted == 0)  // the newest that is older than the current one
+    for (const auto& generation : manifest->generations)
+      if (generation.number < manifest->current) wanted = std::max(wanted, generation.number);
+  if (wanted == 0)
+    return fail(Status(Code::out_of_range,
+                       fmt::format("{} has no generation before {}", folder, manifest->current)));
+  if (auto status = make_current(folder, wanted); !status.ok()) return fail(status);
+  std::fprintf(stderr, "qturn: generation %lld is current\n", static_cast<long long>(wanted));
+  return kExitOk;
+}
+
+int make_key(const GlobalOptions& global, const std::string& path) {
+  const auto key = make_signing_key(path);
+  if (!key.ok()) return fail(key.status());
+  Table table({"secret_key_file", "public_key"});
+  table.add({path, key->public_hex()});
+  table.print(global.json);
+  return kExitOk;
+}
+
+int recover_file(const GlobalOptions& global, const std::string& damaged, const std::string& to) {
+  const auto report = Database::recover(damaged, to);
+  if (!report.ok()) return fail(report.status());
+  Table table({"trials", "winners", "tombstones", "quarantined"});
+  table.add({fmt::format("{}", report->trials), fmt::format("{}", report->winners),
+             fmt::format("{}", report->tombstones), fmt::format("{}", report->quarantined)});
   table.print(global.json);
   return kExitOk;
 }
@@ -123,14 +293,47 @@ std::function<int()> register_db(CLI::App& app) {
   auto* check = sub("check", "Find every fault in the file");
   auto* merge = sub("merge", "Add the trials of another database to this one");
   merge->add_option("FROM", *path, "The other database or snapshot")->required();
-  auto* exported =
-      sub("export", "Write a read-only snapshot to share; it names no host, user or path");
-  exported->add_option("TO", *path, "The snapshot's file")->required();
+  auto second = std::make_shared<std::string>();
+  auto number = std::make_shared<std::int64_t>(0);
+  auto flag = std::make_shared<bool>(false);
+  auto* exported = sub("export",
+                       "Write a read-only snapshot to share, or JSON text; neither names a host, "
+                       "user or path");
+  exported->add_option("TO", *path, "The snapshot's file; FILE.json or - for JSON")->required();
+  exported->add_flag("--winners-only", *flag, "Leave trials out");
+  auto* imported = sub("import", "Add what a JSON text from `export` holds");
+  imported->add_option("FROM", *path, "The JSON file")->required()->check(CLI::ExistingFile);
+  imported->add_flag("--theirs", *flag, "Where both have a winner, take the text's");
+  auto* difference = sub("diff", "List problems that another database answers otherwise");
+  difference->add_option("OTHER", *path, "A database, a snapshot, or a published folder")
+      ->required();
+  auto* published = sub("publish", "Add a generation to a folder that readers follow");
+  published->add_option("FOLDER", *path, "The folder; QTURN_SNAPSHOTS names it to readers")
+      ->required();
+  published->add_option("--key", *second, "Sign it with this secret key (see keygen)");
+  published->add_flag("--with-misses", *flag, "Let it hold the misses, too");
+  auto* generations = sub("generations", "List a folder's generations");
+  generations->add_option("FOLDER", *path, "The published folder")->required();
+  auto* rollback = sub("rollback", "Make an older generation current again");
+  rollback->add_option("FOLDER", *path, "The published folder")->required();
+  rollback->add_option("GENERATION", *number, "Its number; else the one before the current");
+  auto* keygen = sub("keygen", "Make a key to sign published generations with");
+  keygen->add_option("FILE", *path, "Where the secret key goes")->required();
+  auto* recover = sub("recover", "Save what can be read of a damaged database");
+  recover->add_option("DAMAGED", *path, "The damaged file; it is not changed")->required();
+  recover->add_option("TO", *second, "The fresh database")->required();
   return [=] {
     if (info->parsed()) return print_info(*global);
     if (check->parsed()) return check_file(*global);
     if (merge->parsed()) return merge_file(*global, *path);
-    return export_file(*global, *path);
+    if (imported->parsed()) return import_file(*global, *path, *flag);
+    if (difference->parsed()) return print_difference(*global, *path);
+    if (published->parsed()) return publish_to(*global, *path, *second, *flag);
+    if (generations->parsed()) return print_generations(*global, *path);
+    if (rollback->parsed()) return roll_back(*path, *number);
+    if (keygen->parsed()) return make_key(*global, *path);
+    if (recover->parsed()) return recover_file(*global, *path, *second);
+    return export_file(*global, *path, *flag);
   };
 }
 
