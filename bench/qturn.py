@@ -3,61 +3,24 @@
 import ctypes as c
 import os
 import pathlib
+import sys
 
-OPS = dict(quantize=0, gemm=1, hadamard_gemm=2, dequantize=4, hadamard=5, pack=6)
-ROLES = dict(none=0, fprop=1, dgrad=2, wgrad=3)
-TYPES = dict(none=0, bf16=1, f16=2, f32=3, mxfp4=4)
-LAYOUTS = dict(chosen=0, plain=1, e5m2=4, int8_rows=5, permuted=8, bf16=9)
-BACKENDS = dict(auto=0, cpu=1, cuda=2)
-K_MAJOR, ROWS_MAJOR = 0, 1
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "python"))
+from quarterturn._abi import ABI  # noqa: E402  (reads qturn.h alone, loads no library)
 
 
-class Extent(c.Structure):
-    _fields_ = [("lo", c.c_int64), ("hi", c.c_int64)]
+def _names(prefix, *names):
+    return {name: ABI.value(prefix, name) for name in names}
 
 
-class Problem(c.Structure):
-    _fields_ = (
-        [("struct_size", c.c_uint32), ("op", c.c_int32), ("role", c.c_int32)]
-        + [(name, Extent) for name in ("m", "n", "k", "batch")]
-        + [("grouping", c.c_int32), ("groups", Extent)]
-        + [(name, c.c_int32) for name in (
-            "a_type", "b_type", "d_type", "a_major", "b_major", "a_layout", "b_layout", "d_layout",
-            "copies", "rotation", "signs", "scale_rule", "scale_block", "a_rounding", "b_rounding",
-            "biased", "epilogue", "bias", "accumulate", "contract", "spread", "reproducibility")])
-
-
-class Operand(c.Structure):
-    _fields_ = (
-        [("struct_size", c.c_uint32)]
-        + [(name, c.c_int32) for name in (
-            "type", "layout", "rotation", "signs", "scale_rule", "scale_block", "rounding")]
-        + [("data", c.c_void_p), ("scales", c.c_void_p)]
-        + [(name, c.c_int64) for name in (
-            "ld", "scale_ld", "batch_stride", "scale_batch_stride")]
-        + [("sign_seed", c.c_uint64), ("sign_mask", c.c_uint32 * 8), ("noise_seed", c.c_uint64),
-           ("noise_stream", c.c_uint32), ("data_bytes", c.c_size_t), ("scales_bytes", c.c_size_t)])
-
-
-class Args(c.Structure):
-    _fields_ = (
-        [("struct_size", c.c_uint32)]
-        + [(name, c.c_int64) for name in ("m", "n", "k", "batch")]
-        + [("a", Operand), ("b", Operand), ("weight", c.c_void_p), ("d", Operand), ("d2", Operand),
-           ("c", c.c_void_p), ("ldc", c.c_int64), ("bias", c.c_void_p), ("alpha", c.c_float),
-           ("beta", c.c_float), ("noise_seed", c.c_uint64), ("noise_stream", c.c_uint32),
-           ("noise_operand", c.c_uint32)]
-        + [(name, c.c_int64) for name in ("row0", "row0_b", "k0", "k_global")]
-        + [("workspace", c.c_void_p), ("workspace_bytes", c.c_size_t), ("stream", c.c_void_p)])
-
-
-class ContextOptions(c.Structure):
-    _fields_ = (
-        [("struct_size", c.c_uint32)]
-        + [(name, c.c_int32) for name in ("backend", "device", "threads", "miss_policy", "jit")]
-        + [("database", c.c_char_p), ("code_cache", c.c_char_p), ("snapshots", c.c_void_p),
-           ("snapshot_count", c.c_size_t), ("worker", c.c_char_p), ("log", c.c_void_p),
-           ("log_user", c.c_void_p), ("log_level", c.c_int32)])
+OPS = _names("OP_", "quantize", "gemm", "hadamard_gemm", "dequantize", "hadamard", "pack")
+ROLES = dict(none=0, **_names("", "fprop", "dgrad", "wgrad"))
+TYPES = dict(none=0, **_names("", "bf16", "f16", "f32", "mxfp4"))
+LAYOUTS = _names("LAYOUT_", "chosen", "plain", "e5m2", "int8_rows", "permuted", "bf16")
+BACKENDS = _names("BACKEND_", "auto", "cpu", "cuda")
+K_MAJOR, ROWS_MAJOR = ABI.value("MAJOR_", "k"), ABI.value("MAJOR_", "rows")
+Extent, Problem, Operand, Args, ContextOptions = (
+    ABI.structs[name] for name in ("extent", "problem", "operand", "args", "context_options"))
 
 
 class Error(RuntimeError):

@@ -1,0 +1,146 @@
+"""The Python package against NumPy, on the CPU back end."""
+
+import ctypes
+import os
+import sys
+import threading
+import unittest
+
+sys.path.insert(0, os.environ["QTURN_PYTHON"])
+
+try:
+    import numpy as np
+except ImportError:
+    print("SKIPPED: NumPy is not installed (python3-numpy)")
+    sys.exit(0)
+
+import quarterturn
+from quarterturn import _abi
+
+
+def hadamard(x, g):
+    h = np.array([[1.0]])
+    while h.shape[0] < g:
+        h = np.block([[h, h], [h, -h]])
+    return (x.reshape(-1, g) @ h / np.sqrt(g)).reshape(x.shape)
+
+
+class PackageTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.context = quarterturn.Context(threads=2)
+        random = np.random.default_rng(7)
+        cls.x = random.normal(size=(37, 128)).astype(np.float32)
+        cls.w = random.normal(size=(65, 128)).astype(np.float32)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.context.close()
+
+    def test_every_struct_has_the_size_that_the_library_has(self):
+        for name in ("problem", "operand", "args", "context_options"):
+            struct = _abi.ABI.structs[name]()
+            getattr(quarterturn._LIB, f"qturn_{name}_init")(ctypes.byref(struct))
+            self.assertEqual(struct.struct_size, ctypes.sizeof(struct), name)
+
+    def test_quantize_keeps_values_within_a_step_of_their_block(self):
+        for rotation in (0, 32, 64):
+            mx = self.context.quantize(self.x, rotation=rotation)
+            values = self.context.dequantize(mx)
+            exact = hadamard(self.x.astype(np.float64), rotation) if rotation else self.x
+            blocks = np.abs(exact.reshape(37, -1, 32)).max(axis=2, keepdims=True)
+            # The largest step of E2M1 is 2 of 6, so half a step is a sixth of the largest value;
+            # the scale may be twice what the block needs.
+            error = np.abs(values - exact).reshape(37, -1, 32) / blocks
+            self.assertLessEqual(error.max(), 1 / 3 + 1e-6)
+            self.assertLess(np.linalg.norm(values - exact) / np.linalg.norm(exact), 0.15)
+
+    def test_gemm_multiplies_what_dequantize_shows(self):
+        a, b = (self.context.quantize(v, rotation=32) for v in (self.x, self.w))
+        d = self.context.gemm(a, b)
+        expected = (self.context.dequantize(a).astype(np.float64)
+                    @ self.context.dequantize(b).astype(np.float64).T)
+        self.assertEqual(d.shape, (37, 65))
+        np.testing.assert_allclose(d, expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(self.context.hadamard_gemm(self.x, self.w, rotation=32), d)
+        half = self.context.gemm(a, b, type="f16", alpha=0.5)
+        np.testing.assert_allclose(half, 0.5 * expected, rtol=2e-3, atol=1e-2)
+
+    def test_strided_views_and_batches_are_read_where_they_lie(self):
+        wide = np.full((37, 200), np.float32(np.nan))
+        wide[:, 40:168] = self.x
+        a, b = self.context.quantize(wide[:, 40:168]), self.context.quantize(self.x)
+        np.testing.assert_array_equal(a.codes, b.codes)
+        np.testing.assert_array_equal(a.scales, b.scales)
+        both = np.stack([self.x, -self.x])
+        d = self.context.hadamard_gemm(both, np.stack([self.w, self.w]))
+        np.testing.assert_array_equal(d[0], -d[1])
+        with self.assertRaisesRegex(ValueError, "contiguous"):
+            self.context.quantize(self.x.T)
+
+    def test_columns_are_the_rows_of_the_transpose(self):
+        x = np.ascontiguousarray(self.x[:32])
+        rows, columns = self.context.quantize(x, copies="both")
+        again = self.context.quantize(np.ascontiguousarray(x.T))
+        np.testing.assert_array_equal(columns.codes, again.codes)
+        np.testing.assert_array_equal(rows.codes, self.context.quantize(x).codes)
+
+    def test_noise_belongs_to_the_seed(self):
+        codes = [self.context.quantize(self.x, rounding="sr16", seed=s).codes for s in (1, 1, 2)]
+        np.testing.assert_array_equal(codes[0], codes[1])
+        self.assertTrue((codes[0] != codes[2]).any())
+        mean = np.mean([self.context.dequantize(self.context.quantize(
+            self.x, rounding="sr16", seed=s)) for s in range(200)], axis=0)
+        self.assertLess(np.linalg.norm(mean - self.x) / np.linalg.norm(self.x), 0.03)
+
+    def test_bf16_is_taken_as_bits(self):
+        bits = (self.x.view(np.uint32) >> 16).astype(np.uint16)
+        exact = (bits.astype(np.uint32) << 16).view(np.float32)
+        np.testing.assert_array_equal(self.context.quantize(bits, type="bf16").codes,
+                                      self.context.quantize(exact).codes)
+        with self.assertRaisesRegex(TypeError, "uint16"):
+            self.context.quantize(bits)
+
+    def test_errors_say_what_was_given_and_what_is_allowed(self):
+        with self.assertRaises(quarterturn.Error) as caught:
+            self.context.quantize(self.x, rotation=48)
+        self.assertEqual(caught.exception.name, "invalid_problem")
+        self.assertIn("48", str(caught.exception))
+        a = self.context.quantize(self.x, rotation=32)
+        b = self.context.quantize(self.w, rotation=64)
+        with self.assertRaises(quarterturn.Error) as caught:
+            self.context.gemm(a, b)
+        self.assertEqual(caught.exception.name, "wrong_operand")
+        with self.assertRaisesRegex(ValueError, "one of .*sr16"):
+            self.context.quantize(self.x, rounding="up")
+
+    def test_explain_and_stats_answer(self):
+        problem = self.context.problem(op="hadamard_gemm", m=(1, 16), n=64, k=128, a_type="f32",
+                                       b_type="f32", d_type="f32", rotation=32)
+        told = self.context.explain(problem)
+        self.assertIsInstance(told, dict)
+        before = self.context.stats()["runs"]
+        self.context.quantize(self.x)
+        self.assertEqual(self.context.stats()["runs"], before + 1)
+        self.assertIn(self.context.prepare(problem).match(),
+                      ("exact", "bucket", "stale", "borrowed", "heuristic", "reference"))
+
+    def test_threads_share_a_context(self):
+        expected = self.context.hadamard_gemm(self.x, self.w)
+        wrong = []
+
+        def work():
+            for _ in range(20):
+                if not np.array_equal(self.context.hadamard_gemm(self.x, self.w), expected):
+                    wrong.append(1)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(wrong, [])
+
+
+if __name__ == "__main__":
+    unittest.main()
