@@ -42,17 +42,17 @@ TEST_CASE("cuda_api.run gives the oracle's product over the range of m") {
 TEST_CASE("cuda_api.rows outside a plan's window are computed all the same, and counted") {
   QTURN_NEEDS_GPU(gpu);
   const Library library;
-  constexpr int64_t m = 160, n = 272, k = 512;
+  constexpr int64_t m = 512, n = 512, k = 1024;
   Bf16 a(m * k, 3), b(n * k, 4, 0.05f);
   for (int64_t i = 0; i < 32; ++i) {  // one block of row 7 far above the others
     auto& bits = a.bits[static_cast<std::size_t>(7 * k + 64 + i)];
-    const float large = reference::bf16_value(bits) * 4096;
+    const float large = reference::bf16_value(bits) * 0x1p40f;
     bits = reference::bf16_bits(large);
     a.values[static_cast<std::size_t>(7 * k + 64 + i)] = reference::bf16_value(bits);
   }
   const Buffer a_memory(gpu, a.bits), b_memory(gpu, b.bits);
   auto problem = linear(m, n, k, QTURN_BF16, QTURN_F32);
-  problem.contract = QTURN_EXACT;
+  problem.contract = QTURN_FAST;
   problem.spread = QTURN_SPREAD_NARROW;
   const auto plan = library.prepare(problem);
   const auto fallbacks = [&] {
@@ -70,7 +70,7 @@ TEST_CASE("cuda_api.rows outside a plan's window are computed all the same, and 
     CHECK(fallbacks() == runs);
   }
   const auto expected = expected_product(a.values, b.values, m, n, k);
-  CHECK(worst_error(expected, call.result(), k, QTURN_F32, QTURN_EXACT) <= 1);
+  CHECK(worst_error(expected, call.result(), k, QTURN_F32, QTURN_FAST) <= 1);
 }
 
 TEST_CASE("cuda_api.a prepared weight serves its plan, and is refreshed in place") {
