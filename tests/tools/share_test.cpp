@@ -63,6 +63,11 @@ TEST_CASE("databases travel as text, are compared, published, rolled back and si
   CHECK(differs.err.find("1 of 1 answers differ") != std::string::npos);
   CHECK(run({"db", "diff", db("a.db"), "--db", db("a.db"), "--json"}).out.empty());
 
+  CHECK(run({"db", "decide", "--db", db("a.db"), "--json"}).lines().at(0).at("problems") == 0);
+  CHECK(
+      run({"db", "merge", db("b.db"), "--db", db("a.db"), "--json"}).lines().at(0).at("changed") ==
+      0);
+
   const auto key = run({"db", "keygen", db("key"), "--json"}).out;
   const auto at = key.find("\"public_key\":\"");
   REQUIRE(at != std::string::npos);

@@ -12,6 +12,7 @@
 #include "cache/interchange.hpp"
 #include "cache/publication.hpp"
 #include "tuner/commands/command.hpp"
+#include "tuner/redecide.hpp"
 
 namespace quarterturn {
 namespace {
@@ -95,10 +96,27 @@ int merge_file(const GlobalOptions& global, const std::string& from) {
   if (!database.ok()) return fail(database.status());
   auto report = database->merge(from);
   if (!report.ok()) return fail(report.status());
-  Table table({"new_trials", "known_trials", "conflicts", "tombstones", "quarantined"});
+  const auto decided = redecide(*database);
+  if (!decided.ok()) return fail(decided.status());
+  Table table({"new_trials", "known_trials", "conflicts", "tombstones", "quarantined", "decided",
+               "changed"});
   table.add({fmt::format("{}", report->trials), fmt::format("{}", report->known),
              fmt::format("{}", report->conflicts), fmt::format("{}", report->tombstones),
-             fmt::format("{}", report->quarantined)});
+             fmt::format("{}", report->quarantined),
+             fmt::format("{}", decided->problems - decided->undecidable),
+             fmt::format("{}", decided->changed)});
+  table.print(global.json);
+  return kExitOk;
+}
+
+int decide_again(const GlobalOptions& global) {
+  auto database = open_database(global, Access::read_write);
+  if (!database.ok()) return fail(database.status());
+  const auto decided = redecide(*database);
+  if (!decided.ok()) return fail(decided.status());
+  Table table({"problems", "changed", "undecidable"});
+  table.add({fmt::format("{}", decided->problems), fmt::format("{}", decided->changed),
+             fmt::format("{}", decided->undecidable)});
   table.print(global.json);
   return kExitOk;
 }
@@ -291,8 +309,9 @@ std::function<int()> register_db(CLI::App& app) {
   };
   auto* info = sub("info", "Where it is, its versions, and how much it holds");
   auto* check = sub("check", "Find every fault in the file");
-  auto* merge = sub("merge", "Add the trials of another database to this one");
+  auto* merge = sub("merge", "Add the trials of another database to this one, and decide anew");
   merge->add_option("FROM", *path, "The other database or snapshot")->required();
+  auto* decide = sub("decide", "Choose winners anew where the trials have changed");
   auto second = std::make_shared<std::string>();
   auto number = std::make_shared<std::int64_t>(0);
   auto flag = std::make_shared<bool>(false);
@@ -326,6 +345,7 @@ std::function<int()> register_db(CLI::App& app) {
     if (info->parsed()) return print_info(*global);
     if (check->parsed()) return check_file(*global);
     if (merge->parsed()) return merge_file(*global, *path);
+    if (decide->parsed()) return decide_again(*global);
     if (imported->parsed()) return import_file(*global, *path, *flag);
     if (difference->parsed()) return print_difference(*global, *path);
     if (published->parsed()) return publish_to(*global, *path, *second, *flag);
