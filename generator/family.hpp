@@ -45,11 +45,15 @@ struct TensorMap {
     workspace
   };
   enum class Swizzle { none, b32, b64, b128 };
+  /// `where_aligned`: the kernel does without the map, and does not look at it, where the address
+  /// or a stride is not a multiple of 16 bytes.
+  enum class Need { always, where_aligned };
 
   Memory memory = Memory::a_data;
   std::int64_t offset_bytes = 0;  ///< from that pointer of qt_args
   Type type = Type::u8;
   Swizzle swizzle = Swizzle::b128;
+  Need need = Need::always;
   std::uint32_t rank = 2;
   std::array<std::uint64_t, 5> sizes{};          ///< elements
   std::array<std::uint64_t, 4> strides_bytes{};  ///< of dimensions 1 and up; multiples of 16

@@ -32,8 +32,12 @@ void ConfigText::dimension(std::string_view name, const Extent& extent) {
 
 void ConfigText::descale(const Problem& problem) {
   const bool ts34 = problem.scale_rule == ScaleRule::ts34;
-  constant("float", "descale", ts34 ? "16.0f / 9.0f" : "1.0f",
-           ts34 ? "takes 3/4 of TS34 out of both operands" : "the scale rule needs no factor");
+  const bool both = problem.a_type == DType::mxfp4 && problem.b_type == DType::mxfp4;
+  constant("float", "descale",
+           !ts34  ? "1.0f"
+           : both ? "16.0f / 9.0f"
+                  : "4.0f / 3.0f",
+           ts34 ? "takes 3/4 of TS34 out of quantised operands" : "the scale rule needs no factor");
 }
 
 Source ConfigText::source(const Problem& problem, const Target& target, const Variant& variant,

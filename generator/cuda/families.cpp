@@ -5,12 +5,20 @@
 namespace quarterturn::cuda {
 
 std::vector<const Family*> families() {
-  return {&quantize(),          &pack(),
-          &dequantize(),        &hadamard(),
-          &gemm_e5m2(),         &gemm_int8(),
-          &gemm_bf16(),         &gemm_mma(),
-          &gemm_packed(),       &gemm_packed_int8(),
-          &gemm_packed_tiles(), &gemm_packed_tiles_int8(),
+  return {&quantize(),
+          &pack(),
+          &dequantize(),
+          &hadamard(),
+          &gemm_e5m2(),
+          &gemm_int8(),
+          &gemm_bf16(),
+          &gemm_mma(),
+          &gemm_packed(),
+          &gemm_packed_int8(),
+          &gemm_packed_bf16(),
+          &gemm_packed_tiles(),
+          &gemm_packed_tiles_int8(),
+          &gemm_packed_tiles_bf16(),
           &stand_in()};
 }
 

@@ -1,4 +1,4 @@
-// cuda_gemm_packed_tiles: many tokens against packed weights on Hopper
+// cuda_gemm_packed_tiles, ..._int8 and ..._bf16: many tokens against packed weights on Hopper
 // (templates/cuda/gemm_packed_tiles.h).
 #include <fmt/format.h>
 
@@ -17,7 +17,9 @@ class GemmPackedTiles final : public Family {
   explicit GemmPackedTiles(Layout a_layout) : layout_(a_layout) {}
 
   std::string_view name() const override {
-    return is_int8() ? "cuda_gemm_packed_tiles_int8" : "cuda_gemm_packed_tiles";
+    return is_int8()   ? "cuda_gemm_packed_tiles_int8"
+           : is_bf16() ? "cuda_gemm_packed_tiles_bf16"
+                       : "cuda_gemm_packed_tiles";
   }
   std::int32_t revision() const override { return 1; }
   Vendor vendor() const override { return Vendor::nvidia; }
@@ -31,6 +33,11 @@ class GemmPackedTiles final : public Family {
     if (is_int8()) {
       tokens = {256, 192, 160, 128, 96};
       stages = {4, 5, 6};
+      promote = {0};
+    }
+    if (is_bf16()) {
+      tokens = {256, 192, 128, 64};
+      stages = {3, 4, 5};
       promote = {0};
     }
     return {{"tokens", tokens, ParameterStage::compile, "of a tile of 128 weights"},
@@ -49,16 +56,10 @@ class GemmPackedTiles final : public Family {
 
   Source emit(const Problem& p, const Target& t, const Variant& v) const override {
     const std::string entry =
-        fmt::format("quarterturn_gemm_packed_tiles_{}_{}_{}_{}x{}", is_int8() ? "int8" : "e5m2",
+        fmt::format("quarterturn_gemm_packed_tiles_{}_{}_{}_{}x{}", element_name(layout_),
                     name_of(p.role), name_of(p.d_type), v.value("tokens"), kStripes * kStripe);
     ConfigText text;
-    text.constant("qt::cuda::Expanded", "element", element_text(layout_), "of A");
-    text.dimension("k", p.k);
-    text.constant("long long", "k_unit", fmt::format("{}", padding_unit(p)), "k is padded to");
-    text.constant("qt::cuda::DType", "output",
-                  fmt::format("qt::cuda::DType::{}", name_of(p.d_type)), "of D and bias");
-    text.flag("bias", p.bias == Bias::per_column, "adds a vector of n");
-    text.descale(p);
+    describe_packed(text, p, layout_);
     text.integer("tokens", v.value("tokens"), "of a tile");
     const auto counted = [&](std::string_view name, std::string_view comment) {
       text.constant("unsigned", name, fmt::format("{}", v.value(std::string(name))), comment);
@@ -78,16 +79,18 @@ class GemmPackedTiles final : public Family {
     out.block = {384, 1, 1};
     out.shared_bytes = shared_bytes(p, v);
     out.map_count = 1;
-    out.maps[0] = expanded_map(TensorMap::Memory::a_data, layout_, p, args.a, args.m, args,
-                               v.value("tokens"));
+    out.maps[0] = a_map_of(p, layout_, args, v.value("tokens"));
     return out;
   }
 
-  Layout a_layout(const Problem&, const Variant&) const override { return layout_; }
+  Layout a_layout(const Problem& p, const Variant&) const override {
+    return takes_given(p) ? Layout::plain : layout_;
+  }
   Layout b_layout(const Problem&, const Variant&) const override { return Layout::permuted; }
 
   double relative_error(const Problem& p, const Variant& v, std::int64_t k) const override {
     if (is_int8()) return Family::relative_error(p, v, k);  // what does not fit
+    if (is_bf16()) return gemm_mma().relative_error(p, {}, k);
     Variant same;
     same.values = {{"promote", v.value("promote")}};
     return gemm_e5m2().relative_error(p, same, k);
@@ -100,10 +103,10 @@ class GemmPackedTiles final : public Family {
     const auto count =
         ceil_div(std::max<std::int64_t>(p.m.hi, 1), tokens) * ceil_div(p.n.hi, kStripes * kStripe);
     const double area = static_cast<double>(tokens * kStripes * kStripe);
-    double factor = (1.0 + 2000.0 / area) * (is_int8() ? 1.04 : 1.2);
+    double factor = (1.0 + 2000.0 / area) * (is_int8() ? 1.04 : is_bf16() ? 2.1 : 1.2);
     if (tokens < 128) factor *= 128.0 / static_cast<double>(tokens);
     factor *= v.value("promote") != 2 ? 1.0 : 1.002;
-    factor *= v.value("stages") == (is_int8() ? 4 : 5) ? 1.0 : 1.002;
+    factor *= v.value("stages") == (is_int8() ? 4 : is_bf16() ? 3 : 5) ? 1.0 : 1.002;
     factor *= v.value("raster") == 8 ? 1.0 : 1.001;
     return static_cast<double>(ceil_div(count, units) * units) * area *
            static_cast<double>(p.k.hi) * factor * 1e-3 / 8.0;
@@ -111,11 +114,14 @@ class GemmPackedTiles final : public Family {
 
  private:
   bool is_int8() const { return layout_ == Layout::int8_rows; }
+  bool is_bf16() const { return layout_ == Layout::bf16; }
   // Shared of gemm_packed_tiles.h.
-  static std::int64_t shared_bytes(const Problem& p, const Variant& v) {
+  std::int64_t shared_bytes(const Problem& p, const Variant& v) const {
     const auto tokens = v.value("tokens");
-    return v.value("stages") * (tokens * kChunk + kStripes * kChunkBytes + 16) +
-           kStripes * tokens * 4 + (p.d_type == DType::f32 ? 0 : 8 * 16 * 48);
+    const auto elements = is_bf16() ? 2 * tokens : tokens;  // bytes of each of K
+    const auto factors = is_bf16() ? 0 : kStripes * tokens * 4;
+    return v.value("stages") * (elements * kChunk + kStripes * kChunkBytes + 16) + factors +
+           (p.d_type == DType::f32 ? 0 : 8 * 16 * 48);
   }
 
   Layout layout_;
@@ -129,6 +135,11 @@ const Family& gemm_packed_tiles() {
 }
 const Family& gemm_packed_tiles_int8() {
   static const GemmPackedTiles family(Layout::int8_rows);
+  return family;
+}
+
+const Family& gemm_packed_tiles_bf16() {
+  static const GemmPackedTiles family(Layout::bf16);
   return family;
 }
 

@@ -67,6 +67,8 @@ class Quantize final : public Family {
     std::vector<std::int64_t> resident = {2};
     if (fits) resident = {4, 3, 2};
     if (fits && longer) resident = {3, 2};
+    // Decoding to bf16 takes some more.
+    if (fits && longer && p.d_layout == Layout::bf16) resident = {2};
     // Row-wise work finds its row by a division, which takes registers unless it is a shift.
     const bool shifts = p.k.is_static() && (p.k.lo & (p.k.lo - 1)) == 0;
     if (fits && !longer && p.copies == Copies::rows && p.a_rounding == Rounding::sr16 &&

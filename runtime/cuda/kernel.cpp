@@ -48,6 +48,12 @@ int driver_type(TensorMap::Type type) {
 
 constexpr int kPromoteL2To256 = 3;
 
+bool is_encodable(const TensorMap& spec, const void* address) {
+  auto all = reinterpret_cast<std::uint64_t>(address);
+  for (std::uint32_t i = 0; i + 1 < spec.rank; ++i) all |= spec.strides_bytes[i];
+  return all % 16 == 0;
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const Kernel>> LoadedKernel::load(const DriverApi& api, CUdevice device,
@@ -102,6 +108,9 @@ Status LoadedKernel::encode(const Launch& launch, const qt_args& args, EncodedMa
     char* base = static_cast<char*>(address_of(args, spec.memory));
     void* address = base + spec.offset_bytes;
     if (i < into.count && into.addresses[i] == address && into.specs[i] == spec) continue;
+    into.specs[i] = spec;
+    into.addresses[i] = address;
+    if (spec.need == TensorMap::Need::where_aligned && !is_encodable(spec, address)) continue;
     constexpr std::uint32_t ones[5] = {1, 1, 1, 1, 1};
     const CUresult error =
         api_.cuTensorMapEncodeTiled(&into.maps[i], driver_type(spec.type), spec.rank, address,
@@ -114,8 +123,6 @@ Status LoadedKernel::encode(const Launch& launch, const qt_args& args, EncodedMa
                                 entry_, i, spec.sizes[0], spec.sizes[1], spec.strides_bytes[0],
                                 address, api_.describe(error)));
     }
-    into.specs[i] = spec;
-    into.addresses[i] = address;
   }
   into.count = launch.map_count;
   return {};

@@ -1,6 +1,7 @@
-// D = alpha * A * B^T + bias on Hopper for few tokens: A expanded to E5M2 or int8 (expand.h), B's
-// weights packed (permuted.h), decoded in registers and multiplied from there. Weights are read
-// once, at the speed of memory; so B's rows are the tensor core's 64 rows, tokens its columns.
+// D = alpha * A * B^T + beta * C + bias on Hopper for few tokens: A expanded to E5M2 or int8
+// (expand.h), or in bf16, B's weights packed (permuted.h), decoded in registers and multiplied from
+// there. Weights are read once, at the speed of memory; so B's rows are the tensor core's 64 rows,
+// tokens its columns.
 //
 // A tile is 64 * `stripes` weights by `tokens` tokens. All tiles' K, cut into units of `chunks` *
 // 128, is shared out evenly: a block takes a run of units, and so may hold the end of one tile,
@@ -16,9 +17,13 @@
 // gemm_sm90.h.
 //
 // Rows that do not fit their window are computed here too, by plain arithmetic.
+//
+// A in bf16, in layout bf16 or as the caller gives it, is reordered on its way by two warps of the
+// fifth group (packed_bf16.h).
 #ifndef QT_CUDA_GEMM_PACKED_H
 #define QT_CUDA_GEMM_PACKED_H
 
+#include "cuda/packed_bf16.h"
 #include "cuda/packed_exact.h"
 #include "cuda/primitives_wgmma.h"
 
@@ -33,7 +38,8 @@ constexpr u64 kReady = 0x517ec0de9a2b7d43ull;
 template <class Config>
 struct Shared {
   static constexpr u32 parts = 4 / Config::stripes;  // of K, side by side
-  static constexpr u32 x_bytes = Config::chunks * Config::tokens * 128;
+  static constexpr u32 x_chunk = Config::tokens * (Config::element == Expanded::bf16 ? 256 : 128);
+  static constexpr u32 x_bytes = Config::chunks * x_chunk;
   static constexpr u32 w_bytes = Config::chunks * Config::stripes * kChunkCodes;
   static constexpr u32 s_bytes = Config::chunks * Config::stripes * kChunkScales;
   static constexpr u32 stage = (x_bytes + w_bytes + s_bytes + 1023) / 1024 * 1024;
@@ -80,11 +86,11 @@ struct Work {
 enum class Share { codes, scales, tokens };
 
 template <class Config>
-QT_FN void bring(const qt_args& args, const qt_tensor_map& a_map, const Work<Config>& work,
+QT_FN void bring(const qt_args& args, const qt_tensor_map* a_map, const Work<Config>& work,
                  u32 base, Share share) {
   using S = Shared<Config>;
   if (share == Share::tokens) {
-    prefetch_map(&a_map);
+    prefetch_map(a_map);
     wait_for_previous();
   }
   const u64 policy = work.token_tiles == 1u ? evict_first() : keep_as_usual();
@@ -103,7 +109,7 @@ QT_FN void bring(const qt_args& args, const qt_tensor_map& a_map, const Work<Con
     if (share == Share::tokens) {
       barrier_arrive_expect(full, chunks * Config::tokens * 128u);
       for (u32 j = 0; j < chunks; ++j)
-        copy_tile(at + j * Config::tokens * 128u, &a_map, full, i32((chunk + j) * 128u),
+        copy_tile(at + j * Config::tokens * 128u, a_map, full, i32((chunk + j) * 128u),
                   i32(work.first_token(tile)), 0);
     } else {
       const u32 first = work.first_stripe(tile);
@@ -115,6 +121,98 @@ QT_FN void bring(const qt_args& args, const qt_tensor_map& a_map, const Work<Con
                   weights + (u64(first + j) * work.k_chunks + chunk) * bytes, chunks * bytes, full,
                   policy);
     }
+    if (++stage == Config::stages) {
+      stage = 0;
+      parity ^= 1u;
+    }
+  }
+}
+
+/// Activations in bf16 on their way to a stage, by 64 threads: of a chunk's four blocks, words of
+/// eight elements each become four pieces of two elements a block.
+template <class Config>
+class Reorder {
+  using S = Shared<Config>;
+  static constexpr u32 kThreads = 64;
+  static constexpr u32 kOfChunk = u32(Config::tokens) * 4u;  // parts: a row's eight of each block
+  static constexpr u32 kParts = Config::chunks * kOfChunk;
+  static constexpr u32 kRounds = (kParts + kThreads - 1) / kThreads;
+
+ public:
+  /// Rounds of a unit whose elements wait in registers for their stage.
+  static constexpr u32 kAhead = kRounds < 3u ? kRounds : 3u;
+
+  QT_FN Reorder(const packed::Activations& x, const Work<Config>& work, u32 thread)
+      : x_(x), work_(work), thread_(thread) {}
+
+  /// Loads of the first rounds of a unit, from anywhere on.
+  QT_FN void begin(u32 unit) {
+    const u32 tile = unit / work_.units_of_tile;
+    chunk0_ = unit % work_.units_of_tile * Config::chunks;
+    token0_ = work_.first_token(tile);
+    QT_UNROLL
+    for (u32 r = 0; r < kAhead; ++r) load(r, blocks_[r]);
+  }
+  /// The unit to its stage at `to`. Rows of zeros are there already where `filled`.
+  QT_FN void finish(u32 to, bool filled) const {
+    QT_UNROLL
+    for (u32 r = 0; r < kAhead; ++r) store(to, r, blocks_[r], filled);
+    for (u32 r = kAhead; r < kRounds; r += kAhead) {
+      Words4 blocks[kAhead][4];
+      QT_UNROLL
+      for (u32 i = 0; i < kAhead; ++i) load(r + i, blocks[i]);
+      QT_UNROLL
+      for (u32 i = 0; i < kAhead; ++i) store(to, r + i, blocks[i], filled);
+    }
+  }
+
+ private:
+  QT_FN void load(u32 round, Words4 (&blocks)[4]) const {
+    const u32 i = thread_ + round * kThreads;
+    const u32 chunk = i / kOfChunk, row = i % kOfChunk / 4u;
+    QT_UNROLL
+    for (u32 t = 0; t < 4u; ++t) {
+      blocks[t] = {};
+      if (chunk < Config::chunks)
+        blocks[t] =
+            x_.eight(i64(token0_) + row, i64(chunk0_ + chunk) * 128 + t * 32u + i % 4u * 8u);
+    }
+  }
+  QT_FN void store(u32 to, u32 round, const Words4 (&blocks)[4], bool filled) const {
+    const u32 i = thread_ + round * kThreads;
+    const u32 chunk = i / kOfChunk, row = i % kOfChunk / 4u;
+    if (chunk >= Config::chunks || (filled && token0_ + row >= x_.rows)) return;
+    QT_UNROLL
+    for (u32 j = 0; j < 4u; ++j)
+      store_shared_4(
+          to + chunk * S::x_chunk + packed::piece_place(u32(Config::tokens), row, i % 4u * 4u + j),
+          {{blocks[0].word[j], blocks[1].word[j], blocks[2].word[j], blocks[3].word[j]}});
+  }
+
+  const packed::Activations& x_;
+  const Work<Config>& work_;
+  const u32 thread_;
+  u32 chunk0_ = 0, token0_ = 0;
+  Words4 blocks_[kAhead][4];
+};
+
+/// The share of tokens where A is in bf16, whose next unit is loaded before its stage is empty.
+template <class Config>
+QT_FN void bring_tokens_bf16(const qt_args& args, const Work<Config>& work, u32 base, u32 thread) {
+  using S = Shared<Config>;
+  const u32 count = work.end - work.begin;
+  if (count == 0) return;
+  const packed::Activations x = packed::Activations::of(Config{}, args);
+  Reorder<Config> reorder(x, work, thread);
+  wait_for_previous();
+  reorder.begin(work.unit_at(0));
+  u32 stage = 0, parity = 1;  // every stage starts empty
+  for (u32 i = 0; i < count; ++i) {
+    barrier_wait(base + S::empty_at + 8u * stage, parity);
+    reorder.finish(base + stage * S::stage, work.token_tiles == 1u && i >= Config::stages);
+    async_fence();
+    barrier_arrive(base + S::full_at + 8u * stage);
+    if (i + 1u < count) reorder.begin(work.unit_at(i + 1u));
     if (++stage == Config::stages) {
       stage = 0;
       parity ^= 1u;
@@ -135,10 +233,10 @@ QT_FN void store_sums(const qt_args& args, const Work<Config>& work, u32 tile, u
   const u8* const a_references = static_cast<const u8*>(args.a.scales);
   const float factor = mul(args.alpha, Config::descale);
   const auto b_reference = [&](u32 weight) -> u32 {
-    return weight < args.n ? b_references[weight] : kZeroRow;
+    return weight < args.n ? reference_at<Config::element>(b_references, weight) : kZeroRow;
   };
   const auto a_reference = [&](u32 token) -> u32 {
-    return token < args.m ? a_references[token] : kZeroRow;
+    return token < args.m ? reference_at<Config::element>(a_references, token) : kZeroRow;
   };
   const u32 of_rows[2] = {b_reference(weight0), b_reference(weight0 + 8u)};
   bool left = of_rows[0] == kUnfit || of_rows[1] == kUnfit;
@@ -149,7 +247,9 @@ QT_FN void store_sums(const qt_args& args, const Work<Config>& work, u32 tile, u
       const u32 token = token0 + 8u * j + column;
       const u32 of_token = a_reference(token);
       left = left || of_token == kUnfit;
-      const float by = mul(factor, reference_value<Config::element>(of_token));
+      constexpr bool referred = has_references(Config::element);
+      const float by =
+          mul(factor, referred ? reference_value<Config::element>(of_token) : Config::a_value);
       QT_UNROLL
       for (u32 half = 0; half < 2u; ++half) {
         const u32 weight = weight0 + 8u * half;
@@ -161,6 +261,7 @@ QT_FN void store_sums(const qt_args& args, const Work<Config>& work, u32 tile, u
       }
     }
   }
+  if constexpr (!has_references(Config::element)) return;
   if (warp_ballot(left) == 0) return;
   packed::store_unfit<Config>(args, work.k_chunks, b_references, shuffle_from(weight0, 0u), 16u,
                               work.first_token(tile), u32(Config::tokens), lane);
@@ -180,6 +281,9 @@ QT_FN void multiply(const qt_args& args, const Work<Config>& work, u32 base) {
   const u8* const b_references =
       permuted_references<Config::element>(args.b.scales, work.stripes, work.k_chunks);
 
+  constexpr bool bf16 = Config::element == Expanded::bf16;
+  constexpr u32 steps = bf16 ? 4 : 2;  // products of half a chunk
+  const packed::Decoder decoder;       // of bf16 alone
   u32 stage = 0, parity = 0;
   bool owes = false;  // a first tile to finish
   for (u32 done = 0; done < work.end - work.begin;) {
@@ -192,15 +296,18 @@ QT_FN void multiply(const qt_args& args, const Work<Config>& work, u32 base) {
     // References of this thread's rows; unfit ones decode to numbers that nobody uses.
     const u32 weight0 =
         (work.first_stripe(tile) + stripe) * kStripe + thread / 32u * 16u + lane / 4u;
-    const u32 upper = weight0 < args.n ? b_references[weight0] : kZeroRow;
-    const u32 lower = weight0 + 8u < args.n ? b_references[weight0 + 8u] : kZeroRow;
+    const u32 upper =
+        weight0 < args.n ? reference_at<Config::element>(b_references, weight0) : kZeroRow;
+    const u32 lower = weight0 + 8u < args.n
+                          ? reference_at<Config::element>(b_references, weight0 + 8u)
+                          : kZeroRow;
 
     Sum sums[width], part_sums[width];  // the latter of E5M2 alone
     QT_UNROLL
     for (u32 j = 0; j < width; ++j) sums[j] = part_sums[j] = Sum(0);
-    u32 pending = 0;  // chunks in part_sums
-    Words4 a[2][2];   // a chunk's halves: one is decoded while the other one's products run
-    u32 held = 0;     // the barrier of a stage whose products may still run
+    u32 pending = 0;     // chunks in part_sums
+    Words4 a[2][steps];  // a chunk's halves: one is decoded while the other one's products run
+    u32 held = 0;        // the barrier of a stage whose products may still run
     const auto pin_sums = [&] {
       if constexpr (Config::promote == 0) {
         pin(sums);
@@ -212,7 +319,7 @@ QT_FN void multiply(const qt_args& args, const Work<Config>& work, u32 base) {
       wgmma_wait<0>();
       pin_sums();
       QT_UNROLL
-      for (u32 s = 0; s < 4u; ++s) pin(a[s / 2u][s % 2u]);
+      for (u32 s = 0; s < 2u * steps; ++s) pin(a[s / steps][s % steps]);
       if constexpr (Config::promote != 0) {
         QT_UNROLL
         for (u32 j = 0; j < width; ++j) sums[j] = sums[j] + part_sums[j];
@@ -234,17 +341,29 @@ QT_FN void multiply(const qt_args& args, const Work<Config>& work, u32 base) {
         const u32 codes = at + S::x_bytes + (stripe * Config::chunks + chunk) * kChunkCodes;
         const u32 scales =
             at + S::x_bytes + S::w_bytes + (stripe * Config::chunks + chunk) * kChunkScales;
-        const u64 x = wgmma_tile(at + chunk * Config::tokens * 128u);
+        const u64 x = wgmma_tile(at + chunk * S::x_chunk);
         Table above, below;
-        chunk_tables<Config::element>(scales + thread * 2u, upper, lower, above, below);
+        packed::BlockScales block_scales;
+        if constexpr (bf16) {
+          block_scales = packed::block_scales(scales + thread * 2u);
+        } else {
+          chunk_tables<Config::element>(scales + thread * 2u, upper, lower, above, below);
+        }
         QT_UNROLL
         for (u32 half = 0; half < 2u; ++half) {
-          decode_half<Config::element>(codes + half * 2048u + thread * 16u, above, below, a[half]);
+          const u32 mine = codes + half * 2048u + thread * 16u;
+          if constexpr (bf16) {
+            decoder.half(mine, block_scales, a[half]);
+          } else {
+            decode_half<Config::element>(mine, above, below, a[half]);
+          }
           pin_sums();
           wgmma_fence();
           QT_UNROLL
-          for (u32 s = 0; s < 2u; ++s) {
-            if constexpr (Config::promote == 0) {
+          for (u32 s = 0; s < steps; ++s) {
+            if constexpr (bf16) {
+              wgmma_bf16(sums, a[half][s], x + half * (S::x_chunk / 32u) + s * 2u, 1u);
+            } else if constexpr (Config::promote == 0) {
               packed::multiply(sums, a[half][s], x + half * 4u + s * 2u, 1u);
             } else {
               packed::multiply(part_sums, a[half][s], x + half * 4u + s * 2u, pending | half | s);
@@ -253,7 +372,7 @@ QT_FN void multiply(const qt_args& args, const Work<Config>& work, u32 base) {
           wgmma_commit();
           wgmma_wait<1>();
           QT_UNROLL
-          for (u32 s = 0; s < 2u; ++s) pin(a[1u - half][s]);
+          for (u32 s = 0; s < steps; ++s) pin(a[1u - half][s]);
           release_held();
         }
         if constexpr (Config::promote != 0)
@@ -350,31 +469,47 @@ QT_FN void multiply(const qt_args& args, const Work<Config>& work, u32 base) {
 
 }  // namespace gemm_packed
 
+/// `a_map`: null where A is in bf16.
 template <class Config>
-QT_FN void gemm_packed_sm90(const Config&, const qt_args& args, const qt_tensor_map& a_map) {
+QT_FN void gemm_packed_blocks(const qt_args& args, const qt_tensor_map* a_map) {
   using namespace gemm_packed;
   using S = Shared<Config>;
+  constexpr bool bf16 = Config::element == Expanded::bf16;
   const u32 base = shared_base();
   if (thread_index() == 0) {
     for (u32 i = 0; i < Config::stages; ++i) {
-      barrier_init(base + S::full_at + 8u * i, 3u);  // shares
+      barrier_init(base + S::full_at + 8u * i, bf16 ? 2u + 64u : 3u);  // shares
       barrier_init(base + S::empty_at + 8u * i, kMultipliers / 32u);
     }
     barrier_init_fence();
   }
   sync_block();
   const Work<Config> work(args, Config::k > 0 ? Config::k : args.k);
-  static_assert(registers_fit(1, 24, 4, 112), "registers are handed over within the block");
+  constexpr int brings = bf16 ? 96 : 24, multiplies = bf16 ? 96 : 112;
+  static_assert(registers_fit(1, brings, 4, multiplies),
+                "registers are handed over within the block");
   if (warp_index() >= kMultipliers / 32u) {
-    give_registers<24>();
+    give_registers<brings>();
     const u32 warp = warp_index() - kMultipliers / 32u;
-    if (warp < 3u && lane_index() == 0) bring<Config>(args, a_map, work, base, Share(warp));
+    if constexpr (bf16)
+      if (warp >= 2u) bring_tokens_bf16<Config>(args, work, base, thread_index() % 64u);
+    if (warp < (bf16 ? 2u : 3u) && lane_index() == 0)
+      bring<Config>(args, a_map, work, base, Share(warp));
   } else {
-    take_registers<112>();
+    take_registers<multiplies>();
     // References of A and the last call's D and workspace are the previous kernel's.
     wait_for_previous();
     multiply<Config>(args, work, base);
   }
+}
+
+template <class Config>
+QT_FN void gemm_packed_sm90(const Config&, const qt_args& args, const qt_tensor_map& a_map) {
+  gemm_packed_blocks<Config>(args, &a_map);
+}
+template <class Config>
+QT_FN void gemm_packed_sm90(const Config&, const qt_args& args) {
+  gemm_packed_blocks<Config>(args, nullptr);
 }
 
 }  // namespace qt::cuda

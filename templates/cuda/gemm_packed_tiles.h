@@ -1,16 +1,19 @@
-// D = alpha * A * B^T + bias on Hopper for many tokens: A expanded to E5M2 or int8 (expand.h), B's
-// weights packed (permuted.h) as few tokens read them too, decoded in registers and multiplied from
-// there.
+// D = alpha * A * B^T + beta * C + bias on Hopper for many tokens: A expanded to E5M2 or int8
+// (expand.h), or in bf16, B's weights packed (permuted.h) as few tokens read them too, decoded in
+// registers and multiplied from there.
 //
 // The weights are the tensor core's 64 rows, tokens its columns: a tile is 128 weights, 64 for each
 // of two warp groups, by `tokens` tokens. One thread of a third group brings 128 of K at a time
 // through a ring of `stages`. E5M2 sums are promoted to binary32 every `promote` * 128 of K, as in
 // gemm_sm90.h.
 //
-// Rows that do not fit their window are computed here too, by plain arithmetic.
+// Rows that do not fit their window are computed here too, by plain arithmetic. bf16 has none: A in
+// layout bf16 or as the caller gives it, brought by ordinary loads where the copy engine cannot
+// read it.
 #ifndef QT_CUDA_GEMM_PACKED_TILES_H
 #define QT_CUDA_GEMM_PACKED_TILES_H
 
+#include "cuda/packed_bf16.h"
 #include "cuda/packed_exact.h"
 #include "cuda/primitives_wgmma.h"
 
@@ -23,11 +26,12 @@ constexpr u32 kStripes = 2;  // of 64 weights of a tile, one a warp group
 /// Where things lie in shared memory.
 template <class Config>
 struct Shared {
-  static constexpr u32 x_bytes = Config::tokens * 128;
+  static constexpr u32 x_tiles = Config::element == Expanded::bf16 ? 2 : 1;  // of 128 bytes of K
+  static constexpr u32 x_bytes = x_tiles * Config::tokens * 128;
   static constexpr u32 w_bytes = kStripes * (kChunkCodes + kChunkScales);
   static constexpr u32 w_at = Config::stages * x_bytes;
   static constexpr u32 factors_at = w_at + Config::stages * w_bytes;  // of tokens, each group's own
-  static constexpr u32 factors_bytes = Config::tokens * 4;
+  static constexpr u32 factors_bytes = has_references(Config::element) ? Config::tokens * 4 : 0;
   static constexpr u32 staging_at = factors_at + kStripes * factors_bytes;
   static constexpr u32 staging_pitch = 48;  // of 16 weights of a token, without bank conflicts
   static constexpr u32 staging_bytes = 16 * staging_pitch;  // 16 tokens of a warp
@@ -84,7 +88,9 @@ QT_FN void bring(const qt_args& args, const qt_tensor_map& a_map, const Tiles<Co
       barrier_wait(base + S::empty_at + 8u * stage, parity);
       if (who == 0) {
         barrier_arrive_expect(full, S::x_bytes);
-        copy_tile(base + stage * S::x_bytes, &a_map, full, i32(chunk * 128u), i32(token), 0);
+        for (u32 j = 0; j < S::x_tiles; ++j)
+          copy_tile(base + stage * S::x_bytes + j * (u32(Config::tokens) * 128u), &a_map, full,
+                    i32((chunk * S::x_tiles + j) * 128u), i32(token), 0);
       } else if (inside) {
         barrier_arrive_expect(full, kChunkCodes + kChunkScales);
         copy_bulk(w + i * kChunkCodes, codes + from * kChunkCodes, kChunkCodes, full, policy);
@@ -93,6 +99,31 @@ QT_FN void bring(const qt_args& args, const qt_tensor_map& a_map, const Tiles<Co
       } else {
         barrier_arrive(full);
       }
+      if (++stage == Config::stages) {
+        stage = 0;
+        parity ^= 1u;
+      }
+    }
+  }
+}
+
+/// Brings activations in bf16 that the copy engine cannot read, by two warps.
+template <class Config>
+QT_FN void bring_by_loads(const qt_args& args, const Tiles<Config>& tiles, u32 base, u32 thread) {
+  using S = Shared<Config>;
+  const packed::Activations x = packed::Activations::of(Config{}, args);
+  u32 stage = 0, parity = 1;
+  for (u32 tile = block_index(); tile < tiles.total; tile += block_count()) {
+    u32 token, stripe;
+    tiles.locate(tile, token, stripe);
+    for (u32 chunk = 0; chunk < tiles.k_chunks; ++chunk) {
+      barrier_wait(base + S::empty_at + 8u * stage, parity);
+      const u32 to = base + stage * S::x_bytes;
+      for (u32 i = thread; i < u32(Config::tokens) * 16u; i += 64u)
+        store_shared_4(to + packed::piece_place(u32(Config::tokens), i / 16u, i % 16u),
+                       x.eight(i64(token) + i / 16u, i64(chunk) * 128 + i % 16u * 8u));
+      async_fence();
+      barrier_arrive(base + S::full_at + 8u * stage);
       if (++stage == Config::stages) {
         stage = 0;
         parity ^= 1u;
@@ -117,9 +148,10 @@ QT_FN void store_tile(const qt_args& args, const Tiles<Config>& tiles, u32 first
 
   // Factors of tokens; a NaN marks one that does not fit.
   constexpr u32 unfit_factor = 0xffffffffu;
-  bool left = of_weights[0] == kUnfit || of_weights[1] == kUnfit;
+  constexpr bool windowed = has_references(Config::element);
+  bool left = windowed && (of_weights[0] == kUnfit || of_weights[1] == kUnfit);
   QT_UNROLL
-  for (u32 i = 0; i < (u32(Config::tokens) + 127u) / 128u; ++i) {
+  for (u32 i = 0; windowed && i < (u32(Config::tokens) + 127u) / 128u; ++i) {
     const u32 at = thread + 128u * i;
     if (at < u32(Config::tokens)) {
       const u32 token = first_token + at;
@@ -129,7 +161,7 @@ QT_FN void store_tile(const qt_args& args, const Tiles<Config>& tiles, u32 first
       store_shared_u32(factors + at * 4u, reference == kUnfit ? unfit_factor : bits_of(by));
     }
   }
-  left = sync_named_any(1u + group, 128u, left);
+  if constexpr (windowed) left = sync_named_any(1u + group, 128u, left);
 
   float bias[2] = {0.0f, 0.0f};
   if constexpr (Config::bias) {
@@ -140,12 +172,20 @@ QT_FN void store_tile(const qt_args& args, const Tiles<Config>& tiles, u32 first
   }
   // (token 8j + 2q, upper weight), (the next token, upper), then the lower weight's.
   const auto results = [&](u32 j, float(&v)[4]) {
-    const Words2 by = load_shared_2(factors + (8u * j + 2u * q) * 4u);
+    Words2 by = {};
+    if constexpr (windowed) by = load_shared_2(factors + (8u * j + 2u * q) * 4u);
     QT_UNROLL
     for (u32 e = 0; e < 4u; ++e) {
       v[e] = mul(mul(float(sums[4u * j + e]), reference_value<Config::element>(of_weights[e / 2u])),
-                 float_of(by.word[e % 2u]));
-      if constexpr (Config::bias) v[e] = v[e] + bias[e / 2u];
+                 windowed ? float_of(by.word[e % 2u]) : mul(factor, Config::a_value));
+      if constexpr (Config::accumulate) {
+        const u32 token = first_token + 8u * j + 2u * q + e % 2u;
+        const u32 weight = weight0 + g + e / 2u * 8u;
+        if (token < args.m && weight < args.n)
+          v[e] = v[e] + addend<Config>(args, {0, args.m, args.n}, token, weight, bias[e / 2u]);
+      } else if constexpr (Config::bias) {
+        v[e] = v[e] + bias[e / 2u];
+      }
     }
   };
   if constexpr (Config::output == DType::f32) {
@@ -159,7 +199,7 @@ QT_FN void store_tile(const qt_args& args, const Tiles<Config>& tiles, u32 first
         const u32 at = 8u * j + 2u * q + e % 2u;
         const u32 token = first_token + at, weight = weight0 + g + e / 2u * 8u;
         if (token < args.m && weight < args.n && of_weights[e / 2u] != kUnfit &&
-            load_shared_u32(factors + at * 4u) != unfit_factor)
+            (!windowed || load_shared_u32(factors + at * 4u) != unfit_factor))
           d[i64(token) * args.d.ld + weight] = v[e];
       }
     }
@@ -191,23 +231,26 @@ QT_FN void store_tile(const qt_args& args, const Tiles<Config>& tiles, u32 first
         u16* const to = d + i64(token) * args.d.ld + weight;
         if (aligned && weight + 8u <= args.n && !left) {
           store_global(reinterpret_cast<Words4*>(to), v);
-        } else if (load_shared_u32(factors + at * 4u) != unfit_factor) {
+        } else if (!windowed || load_shared_u32(factors + at * 4u) != unfit_factor) {
           QT_UNROLL
           for (u32 e = 0; e < 8u; ++e)
-            if (weight + e < args.n && b_references[weight + e] != kUnfit)
+            if (weight + e < args.n &&
+                reference_at<Config::element>(b_references, weight + e) != kUnfit)
               to[e] = u16(v.word[e / 2u] >> (16u * (e % 2u)));
         }
       }
       sync_warp();
     }
   }
-  if (left)
-    packed::store_unfit<Config>(
-        args, tiles.k_chunks,
-        permuted_references<Config::element>(args.b.scales, tiles.stripes, tiles.k_chunks), weight0,
-        16u, first_token, u32(Config::tokens), lane);
-  // The next tile's factors come when all have read these.
-  sync_named(1u + group, 128u);
+  if constexpr (windowed) {
+    if (left)
+      packed::store_unfit<Config>(
+          args, tiles.k_chunks,
+          permuted_references<Config::element>(args.b.scales, tiles.stripes, tiles.k_chunks),
+          weight0, 16u, first_token, u32(Config::tokens), lane);
+    // The next tile's factors come when all have read these.
+    sync_named(1u + group, 128u);
+  }
 }
 
 /// Decodes and multiplies one tile's chunks, half a chunk at a time: while one half's products run,
@@ -288,6 +331,60 @@ QT_FN void multiply_tile(Sum (&sums)[width], u32 k_chunks, const u32 (&of_weight
   if (k_chunks > 0 && thread % 32u == 0) barrier_arrive(before);
 }
 
+/// The same in bf16, which needs no promotion: a chunk is two halves of 64 of K.
+template <class Config, int width>
+QT_FN void multiply_tile_bf16(float (&sums)[width], u32 k_chunks, u32 base, u32 group, u32 thread,
+                              u32& stage, u32& parity) {
+  using S = Shared<Config>;
+  const packed::NaturalOrder order(thread);
+  Words4 a[2][4];
+  const auto decode = [&](u32 half) {
+    const u32 w = base + S::w_at + stage * S::w_bytes;
+    order.decode(w + group * kChunkCodes, w + kStripes * kChunkCodes + group * kChunkScales, half,
+                 a[half]);
+  };
+  const auto issue = [&](u32 half) {
+    const u64 x = wgmma_tile(base + stage * S::x_bytes + half * (u32(Config::tokens) * 128u));
+    pin(sums);
+    wgmma_fence();
+    QT_UNROLL
+    for (u32 s = 0; s < 4u; ++s) wgmma_bf16(sums, a[half][s], x + s * 2u, 1u);
+    wgmma_commit();
+  };
+  const auto pin_half = [&](Words4(&half)[4]) {
+    QT_UNROLL
+    for (u32 s = 0; s < 4u; ++s) pin(half[s]);
+  };
+  QT_UNROLL
+  for (u32 j = 0; j < u32(width); ++j) sums[j] = 0.0f;
+  barrier_wait(base + S::full_at + 8u * stage, parity);
+  decode(0);
+  u32 before = 0;  // the barrier of the last chunk's stage
+  for (u32 chunk = 0; chunk < k_chunks; ++chunk) {
+    issue(0);
+    wgmma_wait<1>();
+    pin_half(a[1]);
+    if (chunk > 0 && thread % 32u == 0) barrier_arrive(before);
+    decode(1);
+    issue(1);
+    wgmma_wait<1>();
+    pin_half(a[0]);
+    before = base + S::empty_at + 8u * stage;
+    if (++stage == Config::stages) {
+      stage = 0;
+      parity ^= 1u;
+    }
+    if (chunk + 1u < k_chunks) {
+      barrier_wait(base + S::full_at + 8u * stage, parity);
+      decode(0);
+    }
+  }
+  wgmma_wait<0>();
+  pin(sums);
+  pin_half(a[1]);
+  if (k_chunks > 0 && thread % 32u == 0) barrier_arrive(before);
+}
+
 template <class Config>
 QT_FN void multiply(const qt_args& args, const Tiles<Config>& tiles, u32 base) {
   using Sum = typename SumOf<Config::element>::Type;
@@ -306,10 +403,15 @@ QT_FN void multiply(const qt_args& args, const Tiles<Config>& tiles, u32 base) {
     for (u32 half = 0; half < 2u; ++half) {
       const u32 weight = weight0 + lane / 4u + 8u * half;
       // Unfit ones decode to numbers that nobody uses.
-      of_weights[half] = weight < args.n ? b_references[weight] : kZeroRow;
+      of_weights[half] =
+          weight < args.n ? reference_at<Config::element>(b_references, weight) : kZeroRow;
     }
     Sum sums[width];
-    multiply_tile<Config>(sums, tiles.k_chunks, of_weights, base, group, thread, stage, parity);
+    if constexpr (Config::element == Expanded::bf16) {
+      multiply_tile_bf16<Config>(sums, tiles.k_chunks, base, group, thread, stage, parity);
+    } else {
+      multiply_tile<Config>(sums, tiles.k_chunks, of_weights, base, group, thread, stage, parity);
+    }
     store_tile<Config>(args, tiles, first_token, weight0, of_weights, sums, group, thread, base);
   }
 }
@@ -320,23 +422,32 @@ template <class Config>
 QT_FN void gemm_packed_tiles(const Config&, const qt_args& args, const qt_tensor_map& a_map) {
   using namespace packed_tiles;
   using S = Shared<Config>;
+  constexpr bool bf16 = Config::element == Expanded::bf16;
   const u32 base = shared_base();
+  bool by_loads = false;
+  if constexpr (bf16) by_loads = !packed::Activations::of(Config{}, args).aligned;
   if (thread_index() == 0) {
     for (u32 i = 0; i < Config::stages; ++i) {
-      barrier_init(base + S::full_at + 8u * i, kBringers);
+      barrier_init(base + S::full_at + 8u * i, by_loads ? kStripes + 64u : kBringers);
       barrier_init(base + S::empty_at + 8u * i, 8u);
     }
     barrier_init_fence();
   }
   sync_block();
   const Tiles<Config> tiles(args);
-  static_assert(registers_fit(1, 24, 2, 240), "registers are handed over within the block");
-  if (warp_index() < 4u) {
-    give_registers<24>();
-    if (warp_index() < kBringers && lane_index() == 0)
-      bring<Config>(args, a_map, tiles, base, warp_index());
+  constexpr int brings = bf16 ? 40 : 24, multiplies = bf16 ? 232 : 240;
+  static_assert(registers_fit(1, brings, 2, multiplies),
+                "registers are handed over within the block");
+  const u32 warp = warp_index();
+  if (warp < 4u) {
+    give_registers<brings>();
+    if constexpr (bf16)
+      if (by_loads && warp % kBringers == 0)
+        bring_by_loads<Config>(args, tiles, base, warp / kBringers * 32u + lane_index());
+    if (warp < kBringers && !(by_loads && warp == 0) && lane_index() == 0)
+      bring<Config>(args, a_map, tiles, base, warp);
   } else {
-    take_registers<240>();
+    take_registers<multiplies>();
     multiply<Config>(args, tiles, base);
   }
 }

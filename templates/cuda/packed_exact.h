@@ -71,7 +71,10 @@ QT_FN float exact_product(const qt_args& args, u32 k_chunks, u32 token, u32 weig
 
 template <class Config>
 QT_FN void store_one(const qt_args& args, u32 token, u32 weight, float v) {
-  if constexpr (Config::bias) v = v + element<Config::output>(args.bias, weight);
+  float bias = 0.0f;
+  if constexpr (Config::bias) bias = element<Config::output>(args.bias, weight);
+  if constexpr (Config::bias || Config::accumulate)
+    v = v + addend<Config>(args, {0, args.m, args.n}, token, weight, bias);
   const i64 at = i64(token) * args.d.ld + weight;
   if constexpr (Config::output == DType::f32) {
     static_cast<float*>(args.d.data)[at] = v;

@@ -54,6 +54,15 @@ QT_FN u32 kept(u32 x) {
   return x;
 }
 
+/// A constant that lives in a thread's register, instead of being made anew where it is used: the
+/// top bit of the clock, which is 0, and the thread's number hide from every compiler that it is
+/// one.
+QT_FN u32 in_register(u32 constant) {
+  u32 clock;
+  asm volatile("mov.u32 %0, %%clock_hi;" : "=r"(clock));
+  return constant ^ (clock >> 31 & thread_index());
+}
+
 // ---- kernels that follow each other (sm_90 and later)
 
 /// Lets the next kernel of the stream start, if its launch allows that, as far as room is left.

@@ -74,6 +74,16 @@ Problem packed_problem(std::int64_t tokens, DType d_type, Contract contract = Co
   return p;
 }
 
+Problem weight_only_problem(std::int64_t tokens, DType d_type) {
+  auto p = packed_problem(tokens, d_type);
+  p.contract = Contract::exact;
+  p.spread = Spread::any;
+  p.a_type = DType::bf16;
+  p.rotation = 0;
+  p.accumulate = Accumulate::accumulate;
+  return p;
+}
+
 Problem squares_problem(DType type, Rounding rounding) {
   auto p = quantize_problem(type, 0, ScaleRule::rceil, rounding, Copies::both, Layout::plain);
   p.scale_block = ScaleBlock::b32x32;
@@ -120,6 +130,9 @@ std::vector<Problem> problems() {
       packed_problem(16, DType::f16),
       packed_problem(64, DType::bf16),
       packed_problem(16, DType::bf16, Contract::exact),
+      weight_only_problem(8, DType::bf16),
+      weight_only_problem(64, DType::f32),
+      weight_only_problem(8192, DType::bf16),
       packed_problem(64, DType::f32, Contract::exact),
       stand_in_problem(Layout::e5m2, DType::f32),
       stand_in_problem(Layout::int8_rows, DType::bf16),
@@ -210,5 +223,5 @@ TEST_CASE("portable cuda products compile without spills") {
   compile_all_of({&cuda::gemm_mma(), &cuda::stand_in()}, 10);
 }
 TEST_CASE("every cuda family is compiled by one of these tests") {
-  CHECK(cuda::families().size() == 13);
+  CHECK(cuda::families().size() == 15);
 }

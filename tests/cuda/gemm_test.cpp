@@ -337,54 +337,128 @@ TEST_CASE("gpu.stand_in computes the rows that do not fit, and counts them") {
   }
 }
 
-TEST_CASE("gpu.gemm_mma takes activations in bf16 as they are") {
+namespace {
+
+Problem weight_only_problem(const Family& family, const Call& c, std::int64_t most_tokens) {
+  auto p = problem_of(family, c);
+  p.m = {0, most_tokens};
+  p.k.lo = 1;
+  p.a_type = DType::bf16;
+  return p;
+}
+
+// Activations of any stride and alignment, infinity among them, 0xff behind every row.
+void check_weight_only(Device* device, const Family& family, const Problem& p, const Call& c,
+                       std::int64_t ld, std::int64_t offset, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  DenseRows a{c.m, c.k, std::vector<float>(static_cast<std::size_t>(c.m * c.k))};
+  for (auto& x : a.x) x = normal(random);
+  if (c.m > 5) a.x[static_cast<std::size_t>(5 * c.k + 7)] = std::numeric_limits<float>::infinity();
+  const auto bytes = stored(DType::bf16, a.x);
+  std::vector<unsigned char> view(static_cast<std::size_t>((offset + c.m * ld) * 2), 0xff);
+  for (std::int64_t i = 0; i < c.m; ++i)
+    std::copy_n(bytes.begin() + i * c.k * 2, c.k * 2, view.begin() + (offset + i * ld) * 2);
+  auto b = random_operand(c.n, c.k, c.data, seed + 50);
+  if (c.n > 3) {
+    b.scales[static_cast<std::size_t>(2 * (b.k / 32))] = 255;
+    // From the smallest scale to one whose sums still fit binary32.
+    for (std::int64_t block = 0; block < b.k / 32; ++block)
+      b.scales[static_cast<std::size_t>(b.k / 32 + block)] =
+          static_cast<std::uint8_t>(c.d_type == DType::f16 ? 120 + block % 3 : block * 31 % 235);
+  }
+  const auto size = bytes_of(c.d_type);
+  const auto d_ld = c.n + c.extra;
+  const bool adds = c.accumulate == Accumulate::accumulate;
+  std::vector<unsigned char> old(static_cast<std::size_t>(c.m * d_ld * size), 0xff),
+      bias(static_cast<std::size_t>(c.n * size));
+  for (std::int64_t i = 0; adds && i < c.m; ++i)
+    for (std::int64_t j = 0; j < c.n; ++j)
+      put_float(c.d_type, &old[static_cast<std::size_t>((i * d_ld + j) * size)], normal(random));
+  for (std::int64_t j = 0; j < c.n; ++j)
+    put_float(c.d_type, &bias[static_cast<std::size_t>(j * size)], normal(random));
+  const auto v = family.default_variant(p, device->target());
+  const auto b_layout = family.b_layout(p, v);
+  const DeviceOperand b_device(*device, b, b_layout);
+  Memory a_device(*device, view), d(*device, old), bias_device(*device, bias),
+      workspace(*device, family.workspace_bytes(p, v, {c.m, c.n, c.k, 1}));
+  qt_args args{};
+  args.m = c.m;
+  args.n = c.n;
+  args.k = c.k;
+  args.batch = 1;
+  args.a = {a_device.data(offset * 2), nullptr, ld, 0, 0, 0};
+  args.b = b_device.tensor;
+  args.d = {d.data(), nullptr, d_ld, 0, 0, 0};
+  args.c = args.d;
+  args.alpha = 0.75f;
+  args.beta = 0.5f;
+  args.bias = bias_device.data();
+  args.workspace = workspace.data();
+  args.workspace_bytes = workspace.bytes();
+  device->run(family, p, v, args);
+  const auto outcome =
+      check_product(a, b, tensor_core_of(v),
+                    {c.m, c.n, c.d_type, d_ld, args.alpha, args.beta, adds ? &old : nullptr,
+                     c.bias == Bias::per_column ? &bias : nullptr},
+                    d.download(), Layout::plain, b_layout);
+  INFO(v.text(), " m=", c.m, " n=", c.n, " k=", c.k, " ld=", ld, " offset=", offset, " ",
+       outcome.where);
+  CHECK(outcome.worst <= 1.0);
+}
+
+const Call kWeightOnlyCalls[] = {
+    {1, 5, 32, DType::f32},
+    {7, 1000, 64},
+    {129, 1, 96, DType::f32},
+    {8, 1000, 576, DType::f32, Accumulate::overwrite, Bias::per_column},
+    {16, 328, 2880, DType::bf16, Accumulate::accumulate, Bias::per_column, Data::forward, 3},
+    {33, 130, 1504, DType::f32, Accumulate::accumulate},
+    {1, 2048, 1824, DType::bf16, Accumulate::overwrite, Bias::per_column},
+    {64, 300, 1824, DType::f16, Accumulate::overwrite, Bias::none, Data::forward, 5},
+    {256, 192, 4096},
+    {0, 96, 64},
+};
+
+void check_weight_only_calls(const Family& family) {
   Device* device = device_or_skip();
   if (!device) return;
-  const auto& family = cuda::gemm_mma();
-  std::uint32_t seed = 1;
-  for (const auto& [m, n, k, extra] :
-       {std::tuple{1, 5, 32, 0}, {7, 1000, 576, 8}, {129, 130, 1824, 3}, {33, 64, 4096, 0}}) {
-    const Call c{m, n, k, DType::f32, Accumulate::overwrite, Bias::per_column};
-    auto p = problem_of(family, c);
-    p.a_type = DType::bf16;
+  const bool few = family.name() == "cuda_gemm_packed_bf16";
+  std::vector<std::pair<Problem, Call>> cases;
+  std::vector<std::pair<Source, std::string>> sources;
+  for (const Call& c : kWeightOnlyCalls) {
+    const auto most = c.m <= 8 ? 8 : c.m <= 16 ? 16 : c.m <= 64 ? 64 : 256;
+    const auto p = weight_only_problem(family, c, few ? most : 8192);
     if (const auto reason = family.refuses(p, device->target()); !reason.empty()) {
       std::cout << "SKIPPED: " << family.name() << " " << reason << "\n";
       return;
     }
-    std::mt19937 random(++seed);
-    std::normal_distribution<float> normal;
-    DenseRows a{m, k,
-                std::vector<float>(static_cast<std::size_t>(m) * static_cast<std::size_t>(k))};
-    for (auto& x : a.x) x = normal(random);
-    if (m > 5) a.x[static_cast<std::size_t>(5 * k + 7)] = std::numeric_limits<float>::infinity();
-    const auto bytes = stored(DType::bf16, a.x);
-    const std::int64_t ld = k + extra;
-    std::vector<unsigned char> view(static_cast<std::size_t>(m * ld * 2), 0xff);
-    for (std::int64_t i = 0; i < m; ++i)
-      std::copy_n(bytes.begin() + i * k * 2, k * 2, view.begin() + i * ld * 2);
-    const auto b = random_operand(n, k, Data::forward, seed + 50);
-    const DeviceOperand b_device(*device, b, Layout::plain);
-    std::vector<float> of_columns(static_cast<std::size_t>(n), 0.25f);
-    const auto bias = stored(c.d_type, of_columns);
-    Memory a_device(*device, view), d(*device, m * n * 4), bias_device(*device, bias);
-    qt_args args{};
-    args.m = m;
-    args.n = n;
-    args.k = k;
-    args.batch = 1;
-    args.a = {a_device.data(), nullptr, ld, 0, 0, 0};
-    args.b = b_device.tensor;
-    args.d = {d.data(), nullptr, n, 0, 0, 0};
-    args.alpha = 1;
-    args.bias = bias_device.data();
     const auto v = family.default_variant(p, device->target());
-    device->run(family, p, v, args);
-    const auto outcome =
-        check_product(a, b, tensor_core_of(v), {m, n, c.d_type, n, 1, 0, nullptr, &bias},
-                      d.download(), Layout::plain, Layout::plain);
-    INFO(v.text(), " m=", m, " n=", n, " k=", k, " ", outcome.where);
-    CHECK(outcome.worst <= 1.0);
+    cases.emplace_back(p, c);
+    sources.emplace_back(family.emit(p, device->target(), v), v.text());
   }
+  compile_all(*device, sources);
+  std::uint32_t seed = 1;
+  for (const auto& [p, c] : cases) {
+    check_weight_only(device, family, p, c, c.k, 0, ++seed);
+    // Rows apart and still aligned, or at odd places.
+    if (seed % 4 == 0)
+      check_weight_only(device, family, p, c, c.k + 24, 8, ++seed);
+    else
+      check_weight_only(device, family, p, c, c.k + 3, 1, ++seed);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("gpu.gemm_mma takes activations in bf16 as they are") {
+  check_weight_only_calls(cuda::gemm_mma());
+}
+TEST_CASE("gpu.gemm_packed_bf16 takes activations as they are") {
+  check_weight_only_calls(cuda::gemm_packed_bf16());
+}
+TEST_CASE("gpu.gemm_packed_tiles_bf16 takes activations as they are") {
+  check_weight_only_calls(cuda::gemm_packed_tiles_bf16());
 }
 
 TEST_CASE("gpu.gemm of a batch reads and writes entries where their strides say") {
@@ -521,7 +595,8 @@ void check_packed(const Family& family, std::initializer_list<PackedCase> all) {
     if (c.data == Data::common_sign) CHECK(std::abs(outcome.shrink) <= 1e-5);
     seed += 3;
   }
-  // Misses are counted: a row of A, and one of the weights.
+  // Misses are counted, where elements have a window: a row of A, and one of the weights.
+  if (is_exact(family)) return;
   const Call c{5, 200, 256};
   const auto p = problem({c, 8});
   const auto v = family.default_variant(p, device->target());
@@ -553,9 +628,9 @@ void check_few_tokens(const Family& family) {
        {{16, 328, 2880, DType::bf16, Accumulate::overwrite, Bias::per_column, Data::forward, 3},
         16},
        {{13, 64, 16384, DType::f32, Accumulate::overwrite, Bias::none, Data::common_sign}, 16},
-       {{32, 1408, 576}, 32},
+       {{32, 1408, 576, DType::bf16, Accumulate::accumulate}, 32},
        {{64, 1000, 1824, DType::f32}, 64},
-       {{129, 520, 96, DType::f32, Accumulate::overwrite, Bias::none, Data::wide, 5}, 256},
+       {{129, 520, 96, DType::f32, Accumulate::accumulate, Bias::per_column, Data::wide, 5}, 256},
        {{256, 192, 4096, DType::f16}, 256},
        {{0, 96, 64}, 16}});
 }
@@ -568,7 +643,8 @@ void check_many_tokens(const Family& family) {
        {{8191, 5, 96, DType::f32}, 8192},
        {{8191, 64, 32}, 8192},
        {{129, 1, 2880}, 8192},
-       {{300, 1000, 576, DType::bf16, Accumulate::overwrite, Bias::per_column}, 8192},
+       {{300, 1000, 576, DType::bf16, Accumulate::accumulate, Bias::per_column}, 8192},
+       {{70, 1000, 96, DType::f32, Accumulate::accumulate, Bias::none, Data::forward, 1}, 8192},
        {{2000, 520, 1504, DType::f16, Accumulate::overwrite, Bias::per_column, Data::forward, 3},
         8192},
        {{257, 384, 1824, DType::f32, Accumulate::overwrite, Bias::per_column, Data::forward, 5},
@@ -585,6 +661,12 @@ TEST_CASE("gpu.gemm_packed stays within its bound, and computes what does not fi
 }
 TEST_CASE("gpu.gemm_packed_int8 stays within its bound, and computes what does not fit") {
   check_few_tokens(cuda::gemm_packed_int8());
+}
+TEST_CASE("gpu.gemm_packed_bf16 stays within its bound") {
+  check_few_tokens(cuda::gemm_packed_bf16());
+}
+TEST_CASE("gpu.gemm_packed_tiles_bf16 stays within its bound") {
+  check_many_tokens(cuda::gemm_packed_tiles_bf16());
 }
 TEST_CASE("gpu.gemm_packed_tiles stays within its bound, and computes what does not fit") {
   check_many_tokens(cuda::gemm_packed_tiles());

@@ -32,9 +32,11 @@ inline TensorCore tensor_core_of(const Variant& gemm) {
   if (gemm.family.ends_with("int8")) return {};
   if (gemm.family == "cuda_gemm_e5m2" || gemm.family == "cuda_gemm_packed_tiles")
     return {13, 128, 4, 128 * gemm.value("promote"), 0};
-  if (gemm.family == "cuda_gemm_packed") {
+  if (gemm.family == "cuda_gemm_packed" || gemm.family == "cuda_gemm_packed_bf16") {
     // Up to four groups promote by turns, each its own part of K.
     const auto parts = 4 / gemm.value("stripes");
+    // bf16 is not promoted, but reordered inside of 128.
+    if (gemm.family.ends_with("bf16")) return {23, 128, 16, 0, 128 * gemm.value("rounds") * parts};
     return {13, 128, 4, 128 * gemm.value("promote") * parts, 128 * gemm.value("rounds") * parts};
   }
   return {23, 32, 4, 0, 0};
@@ -113,8 +115,8 @@ inline ExactProduct exact_product(const RowValues& a, const RowValues& b, const 
       short_of += a.low[i] + b.low[i] < cut;
     out.lost += std::ldexp(short_of, cut);
   }
-  if (core.promote > 0) {
-    auto sums = ceil_div(k, core.promote);
+  if (core.promote > 0 || core.unit > 0) {
+    auto sums = core.promote > 0 ? ceil_div(k, core.promote) : 0;
     if (core.unit > 0) sums += ceil_div(k, core.unit) * 2 + 4;
     out.lost += static_cast<double>(sums) * 0x1p-24 * out.magnitude;
   }

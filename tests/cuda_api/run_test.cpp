@@ -128,6 +128,101 @@ TEST_CASE("cuda_api.a prepared weight serves its plan, and is refreshed in place
   }
 }
 
+TEST_CASE("cuda_api.a weight-only product takes activations of any stride and alignment") {
+  QTURN_NEEDS_GPU(gpu);
+  const Library library;
+  constexpr int64_t n = 264, k = 416, ld = k + 3;
+  const Bf16 b(n * k, 4, 0.05f);
+  const Buffer b_memory(gpu, b.bits);
+  const auto weights = reference::dequantize(
+      reference::quantize(b.values.data(), n, k, k, reference::QuantizeSpec{}));
+  for (const int64_t most : {int64_t{16}, int64_t{300}}) {
+    auto problem = linear(most, n, k, QTURN_MXFP4, QTURN_F32);
+    problem.op = QTURN_OP_GEMM;
+    problem.rotation = 0;
+    const auto plan = library.prepare(problem);
+    const Stream stream(gpu);
+    qturn_operand source;
+    qturn_operand_init(&source);
+    source.type = QTURN_BF16;
+    source.data = b_memory.data();
+    qturn_weight* out = nullptr;
+    REQUIRE_MESSAGE(
+        qturn_weight_create(plan.get(), &source, nullptr, 0, stream.get(), &out) == QTURN_OK,
+        qturn_last_error());
+    const Weight weight(out);
+    for (const int64_t m : {most, int64_t{7}, int64_t{1}, int64_t{0}})
+      for (const bool strided : {false, true}) {
+        const Bf16 a(m * k, 3);
+        std::vector<std::uint16_t> rows(static_cast<std::size_t>(1 + m * ld), 0xffff);
+        for (int64_t i = 0; i < m; ++i)
+          std::copy_n(a.bits.begin() + i * k, k, rows.begin() + 1 + i * ld);
+        const Buffer dense(gpu, a.bits), apart(gpu, rows);
+        Call call(gpu, plan, m, n, QTURN_F32,
+                  strided ? static_cast<std::uint16_t*>(apart.data()) + 1 : dense.data(), nullptr,
+                  stream.get());
+        if (strided) call.args.a.ld = ld;
+        call.args.weight = weight.get();
+        run(plan, call);
+        stream.wait();
+        CHECK_MESSAGE(worst_error(product_of(a.values, weights, m, n, k), call.result(), k,
+                                  QTURN_F32, QTURN_EXACT) <= 1,
+                      "m = " << m << " of " << most << (strided ? ", strided" : ""));
+      }
+  }
+}
+
+TEST_CASE("cuda_api.operands in layout bf16 need no scales") {
+  QTURN_NEEDS_GPU(gpu);
+  const Library library;
+  constexpr int64_t m = 70, n = 264, k = 416;
+  const Bf16 a(m * k, 3), b(n * k, 4, 0.05f);
+  const Stream stream(gpu);
+  const auto quantize = [&](const Bf16& x, int64_t rows, Buffer& to) {
+    qturn_problem p;
+    qturn_problem_init(&p);
+    p.op = QTURN_OP_QUANTIZE;
+    p.m = {0, rows};
+    p.k = {k, k};
+    p.a_type = QTURN_BF16;
+    p.d_type = QTURN_MXFP4;
+    p.d_layout = QTURN_LAYOUT_BF16;
+    p.rotation = 32;
+    const auto plan = library.prepare(p);
+    const Buffer from(gpu, x.bits);
+    qturn_args args;
+    qturn_args_init(&args);
+    args.m = rows;
+    args.a.type = QTURN_BF16;
+    args.a.data = from.data();
+    args.d.type = QTURN_MXFP4;
+    args.d.layout = QTURN_LAYOUT_BF16;
+    args.d.data = to.data();
+    args.stream = stream.get();
+    REQUIRE_MESSAGE(qturn_run(plan.get(), &args) == QTURN_OK, qturn_last_error());
+    stream.wait();
+  };
+  Buffer a_memory(gpu, m * k * 2), b_memory(gpu, n * k * 2);
+  quantize(a, m, a_memory);
+  quantize(b, n, b_memory);
+  auto problem = linear(m, n, k, QTURN_MXFP4, QTURN_F32);
+  problem.op = QTURN_OP_GEMM;
+  problem.a_type = QTURN_MXFP4;
+  problem.a_layout = problem.b_layout = QTURN_LAYOUT_BF16;
+  const auto plan = library.prepare(problem);
+  Call call(gpu, plan, m, n, QTURN_F32, a_memory.data(), b_memory.data(), stream.get());
+  for (qturn_operand* operand : {&call.args.a, &call.args.b}) {
+    operand->type = QTURN_MXFP4;
+    operand->layout = QTURN_LAYOUT_BF16;
+    operand->rotation = 32;
+    operand->scale_rule = problem.scale_rule;
+  }
+  run(plan, call);
+  stream.wait();
+  CHECK(worst_error(expected_product(a.values, b.values, m, n, k), call.result(), k, QTURN_F32,
+                    QTURN_EXACT) <= 1);
+}
+
 TEST_CASE("cuda_api.quantised codes and scales are the oracle's") {
   QTURN_NEEDS_GPU(gpu);
   const Library library;

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 #include <quarterturn/qturn.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -214,21 +215,16 @@ inline std::vector<float> floats(const std::vector<std::uint16_t>& bits) {
 struct Expected {
   std::vector<double> value, magnitude;
 };
-inline Expected expected_product(const std::vector<float>& a, const std::vector<float>& b,
-                                 int64_t m, int64_t n, int64_t k) {
-  reference::QuantizeSpec spec;
-  spec.rotation = 32;
-  const auto qa = reference::quantize(a.data(), m, k, k, spec);
-  spec.noise.operand = 1;
-  const auto qb = reference::quantize(b.data(), n, k, k, spec);
-  const auto va = reference::dequantize(qa), vb = reference::dequantize(qb);
+/// Of the values themselves.
+template <class A, class B>
+Expected product_of(const A& a, const B& b, int64_t m, int64_t n, int64_t k) {
   Expected out;
   for (int64_t i = 0; i < m; ++i)
     for (int64_t j = 0; j < n; ++j) {
       double sum = 0, magnitude = 0;
-      for (int64_t at = 0; at < qa.k; ++at) {
-        const double term = va[static_cast<std::size_t>(i * qa.k + at)] *
-                            vb[static_cast<std::size_t>(j * qa.k + at)];
+      for (int64_t at = 0; at < k; ++at) {
+        const double term = static_cast<double>(a[static_cast<std::size_t>(i * k + at)]) *
+                            static_cast<double>(b[static_cast<std::size_t>(j * k + at)]);
         sum += term;
         magnitude += std::fabs(term);
       }
@@ -236,6 +232,15 @@ inline Expected expected_product(const std::vector<float>& a, const std::vector<
       out.magnitude.push_back(magnitude);
     }
   return out;
+}
+inline Expected expected_product(const std::vector<float>& a, const std::vector<float>& b,
+                                 int64_t m, int64_t n, int64_t k) {
+  reference::QuantizeSpec spec;
+  spec.rotation = 32;
+  const auto qa = reference::quantize(a.data(), m, k, k, spec);
+  spec.noise.operand = 1;
+  const auto qb = reference::quantize(b.data(), n, k, k, spec);
+  return product_of(reference::dequantize(qa), reference::dequantize(qb), m, n, qa.k);
 }
 
 /// The worst |got - value| in units of its bound: fp32-class sums (`fast`: and 2^-9 of sum |a b|),

@@ -23,3 +23,11 @@ TEST_CASE("layout.operand_bytes rounds rows up where a layout works in panels") 
 TEST_CASE("layout.operand_bytes holds past 2^31 elements") {
   CHECK(operand_bytes(Layout::plain, 1 << 20, 1 << 14).codes == (std::int64_t{1} << 34) / 2);
 }
+
+TEST_CASE("layout.bf16 is two bytes an element, and has no scales") {
+  CHECK(operand_bytes(Layout::bf16, 3, 33).codes == 3 * 64 * 2);
+  CHECK(operand_bytes(Layout::bf16, 3, 33, 256).codes == 3 * 256 * 2);
+  CHECK(operand_bytes(Layout::bf16, 3, 33).scales == 0);
+  CHECK(bits_per_element(Layout::bf16) == 16);
+  CHECK(packed_stride(Layout::bf16, 64) == 128);
+}
