@@ -103,8 +103,9 @@ class GemmPackedTiles final : public Family {
     const auto count =
         ceil_div(std::max<std::int64_t>(p.m.hi, 1), tokens) * ceil_div(p.n.hi, kStripes * kStripe);
     const double area = static_cast<double>(tokens * kStripes * kStripe);
-    double factor = (1.0 + 2000.0 / area) * (is_int8() ? 1.04 : is_bf16() ? 2.1 : 1.2);
+    double factor = (1.0 + 2000.0 / area) * (is_int8() ? 1.04 : 1.2);
     if (tokens < 128) factor *= 128.0 / static_cast<double>(tokens);
+    if (is_bf16()) factor = 1.42 * (1.0 + 80.0 / static_cast<double>(tokens));
     factor *= v.value("promote") != 2 ? 1.0 : 1.002;
     factor *= v.value("stages") == (is_int8() ? 4 : is_bf16() ? 3 : 5) ? 1.0 : 1.002;
     factor *= v.value("raster") == 8 ? 1.0 : 1.001;

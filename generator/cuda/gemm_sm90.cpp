@@ -175,7 +175,7 @@ class GemmSm90 final : public Family {
     const double waves = static_cast<double>(
         ceil_div(static_cast<std::int64_t>(count), static_cast<std::int64_t>(units)));
     const double area = tile_m / static_cast<double>(v.value("cluster")) * tile_n;
-    double factor = is_int8() ? 0.92 : is_bf16() ? 2.0 : 1.0;
+    double factor = is_int8() ? 0.92 : is_bf16() ? 1.49 : 1.0;
     factor *= 1.0 + 2000.0 / area;  // operands read again for each tile
     // Narrower products read their operands faster than shared memory gives them.
     const double width = tile_n / static_cast<double>(v.value("pieces"));

@@ -64,6 +64,7 @@ TEST_CASE("exact products of any spread run on Hopper's tensor cores, each opera
 TEST_CASE("weight-only products on Hopper keep weights packed and activations as they are") {
   for (const auto& [tokens, family] : {std::pair{8, "cuda_gemm_packed_bf16"},
                                        {64, "cuda_gemm_packed_bf16"},
+                                       {256, "cuda_gemm_packed_tiles_bf16"},
                                        {8192, "cuda_gemm_packed_tiles_bf16"}}) {
     const auto p = weight_only(tokens);
     const auto plan = default_plan(p, hopper());
