@@ -10,7 +10,16 @@
 
 namespace quarterturn {
 
-enum class Op { quantize, gemm, hadamard_gemm, gemm_quantize, dequantize, hadamard, pack };
+enum class Op {
+  quantize,
+  gemm,
+  hadamard_gemm,
+  gemm_quantize,
+  dequantize,
+  hadamard,
+  pack,
+  column_sums
+};
 /// Which GEMM of a linear layer: Fprop Y = X W^T, Dgrad dX = dY W, Wgrad dW = dY^T X.
 enum class Role { none, fprop, dgrad, wgrad };
 enum class DType { none, bf16, f16, f32, mxfp4 };
@@ -37,6 +46,9 @@ enum class Signs { none, fixed, per_call };
 /// Which quantised copies one pass over X [R, C] writes: along rows (of X), along columns (of X^T),
 /// or both.
 enum class Copies { rows, columns, both };
+/// What becomes of z = alpha A B^T + beta C + bias. `swiglu_split` reads gates from the first half
+/// of the columns and values from the second, `swiglu_interleaved` from even and odd ones. The
+/// derivatives multiply z by the activation's at `aux`; `dswiglu` is the split form.
 enum class Epilogue {
   none,
   gelu,
@@ -45,8 +57,16 @@ enum class Epilogue {
   swiglu_interleaved,
   dgelu,
   dgelu_tanh,
-  dswiglu
+  dswiglu,
+  dswiglu_interleaved
 };
+/// Whether an activation's argument z is a second result, for the backward pass.
+enum class PreActivation { dropped, kept };
+/// Column sums of a gradient as it is stored, beside what the op computes.
+enum class BiasGradient { none, f32 };
+/// What `quantize` applies to X before it rotates: RMSNorm along its rows, or SwiGLU of pairs of
+/// its columns.
+enum class Prologue { none, rmsnorm, swiglu_split, swiglu_interleaved };
 enum class Bias { none, per_column };
 /// `overwrite`: D = alpha A B^T; `accumulate`: D = alpha A B^T + beta C.
 enum class Accumulate { overwrite, accumulate };
@@ -68,7 +88,7 @@ struct EnumNames;
   }
 
 QTURN_ENUM_NAMES(Op, "quantize", "gemm", "hadamard_gemm", "gemm_quantize", "dequantize", "hadamard",
-                 "pack");
+                 "pack", "column_sums");
 QTURN_ENUM_NAMES(Role, "none", "fprop", "dgrad", "wgrad");
 QTURN_ENUM_NAMES(DType, "none", "bf16", "f16", "f32", "mxfp4");
 QTURN_ENUM_NAMES(Layout, "chosen", "plain", "128x4", "aiter", "e5m2", "int8_rows", "int8_blocks",
@@ -81,7 +101,10 @@ QTURN_ENUM_NAMES(Rounding, "rne", "sr16", "sr22", "sr8", "half_away", "half_to_z
 QTURN_ENUM_NAMES(Signs, "none", "fixed", "per_call");
 QTURN_ENUM_NAMES(Copies, "rows", "columns", "both");
 QTURN_ENUM_NAMES(Epilogue, "none", "gelu", "gelu_tanh", "swiglu_split", "swiglu_interleaved",
-                 "dgelu", "dgelu_tanh", "dswiglu");
+                 "dgelu", "dgelu_tanh", "dswiglu", "dswiglu_interleaved");
+QTURN_ENUM_NAMES(PreActivation, "dropped", "kept");
+QTURN_ENUM_NAMES(BiasGradient, "none", "f32");
+QTURN_ENUM_NAMES(Prologue, "none", "rmsnorm", "swiglu_split", "swiglu_interleaved");
 QTURN_ENUM_NAMES(Bias, "none", "per_column");
 QTURN_ENUM_NAMES(Accumulate, "overwrite", "accumulate");
 QTURN_ENUM_NAMES(Grouping, "none", "m_contiguous", "m_masked", "k_grouped");

@@ -20,6 +20,13 @@ std::span<const Family* const> families() {
   return all;
 }
 
+std::string refuse_beyond_bias(const Problem& p) {
+  if (p.epilogue != Epilogue::none) return "has no activation in its epilogue";
+  if (side_type(p) != p.d_type) return "reads C and bias in D's type";
+  if (p.bias_gradient != BiasGradient::none) return "sums no gradients";
+  return {};
+}
+
 const Family* find_family(std::string_view name) {
   for (const Family* family : families())
     if (family->name() == name) return family;

@@ -153,6 +153,10 @@ class Family {
   Status check(const Problem& problem, const Target& target, const Variant& variant) const;
 };
 
+/// Why a product that adds C and bias, and no more, is not what `problem` asks for: activations,
+/// kept pre-activations, C of another type than D's, sums beside it. Empty when it is.
+std::string refuse_beyond_bias(const Problem& problem);
+
 /// Every family, in a fixed order; and by name (null when unknown).
 std::span<const Family* const> families();
 const Family* find_family(std::string_view name);
@@ -177,6 +181,7 @@ struct Workspace {
   std::int64_t a_codes = 0, a_scales = 0, b_codes = 0, b_scales = 0, kernel = 0;  ///< byte offsets
   /// Of an operand that is quantised into layout plain and packed from there, A's first, then B's.
   std::int64_t plain_codes = 0, plain_scales = 0;
+  std::int64_t result = 0;  ///< of a GEMM before it is quantised: f32, tightly packed
   std::int64_t bytes = 0;
 };
 Workspace workspace_of(const Problem& problem, const Target& target, const Plan& plan,

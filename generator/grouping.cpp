@@ -48,6 +48,9 @@ Status check_product(const Problem& p) {
         "grouping = m_masked with a_major = rows: A is stored as [groups, m, k]; use "
         "a_major = k");
   if (p.grouping != Grouping::k_grouped) return {};
+  if (p.epilogue != Epilogue::none)
+    return bad(fmt::format("grouping = k_grouped with epilogue = {}: D is a gradient of weights",
+                           name_of(p.epilogue)));
   if (p.bias != Bias::none)
     return bad("grouping = k_grouped with a bias: D is a gradient of weights; leave bias at none");
   if (p.op == Op::gemm && p.a_type != DType::mxfp4)
@@ -100,6 +103,8 @@ OperandBytes copy_bytes(const Problem& p, Layout layout, std::int64_t rows, std:
 
 bool is_empty(const Problem& p, std::int64_t m, std::int64_t n) {
   if (multiplies(p.op)) return m == 0 || n == 0;
+  // Sums of no rows are zeros.
+  if (p.op == Op::column_sums || p.bias_gradient != BiasGradient::none) return false;
   return m == 0 && !(p.op == Op::quantize && p.grouping == Grouping::k_grouped);
 }
 

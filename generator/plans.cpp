@@ -55,25 +55,86 @@ Problem pack_problem(const Problem& p, bool is_b, Layout from, Layout wanted) {
   return step;
 }
 
+// High-precision operands are quantised on the way.
+bool quantizes_operands(const Problem& p) {
+  return p.op == Op::hadamard_gemm || p.op == Op::gemm_quantize;
+}
+
 Problem multiply_problem(const Problem& p, Layout a_layout, Layout b_layout) {
   Problem step = p;
   step.op = Op::gemm;
   step.a_layout = a_layout;
   step.b_layout = b_layout;
-  if (p.op == Op::hadamard_gemm) step.a_type = DType::mxfp4;
+  if (quantizes_operands(p)) step.a_type = DType::mxfp4;
+  if (p.op == Op::gemm_quantize) {
+    step.d_type = DType::f32;
+    step.d_layout = Layout::plain;
+    step.copies = Copies::rows;
+    step.d_rounding = Rounding::rne;
+  }
+  step.bias_gradient = BiasGradient::none;
   step.b_type = DType::mxfp4;
   step.a_major = step.b_major = Major::k;
   return step;
+}
+
+// From a GEMM's binary32 result to what `gemm_quantize` gives.
+Problem result_problem(const Problem& p) {
+  Problem step;
+  step.op = Op::quantize;
+  step.role = p.role;
+  step.batch = p.batch;
+  step.m = p.m;
+  step.k = {output_columns(p.epilogue, p.n.lo), output_columns(p.epilogue, p.n.hi)};
+  step.a_type = DType::f32;
+  step.d_type = DType::mxfp4;
+  step.d_layout = p.d_layout;
+  step.copies = p.copies;
+  step.rotation = p.rotation;
+  step.signs = p.signs;
+  step.scale_rule = p.scale_rule;
+  step.scale_block = p.scale_block;
+  step.a_rounding = p.d_rounding;
+  step.biased = p.biased;
+  return step;
+}
+
+// The columns of A as it is stored, added up.
+Problem sums_problem(const Problem& p) {
+  Problem step;
+  step.op = Op::column_sums;
+  step.batch = p.batch;
+  const bool transposed = multiplies(p.op);
+  step.m = transposed ? p.k : p.m;
+  step.k = transposed ? p.m : p.k;
+  step.a_type = p.a_type;
+  step.d_type = DType::f32;
+  return step;
+}
+
+Problem whole_problem(const Problem& p) {
+  Problem step = p;
+  step.bias_gradient = BiasGradient::none;
+  return step;
+}
+
+// What runs behind the step that computes D.
+std::vector<std::pair<StepKind, Problem>> steps_after(const Problem& p) {
+  std::vector<std::pair<StepKind, Problem>> out;
+  if (p.op == Op::gemm_quantize) out.emplace_back(StepKind::quantize_d, result_problem(p));
+  if (p.bias_gradient != BiasGradient::none)
+    out.emplace_back(StepKind::bias_gradient, sums_problem(p));
+  return out;
 }
 
 // How a high-precision operand becomes what the GEMM reads: in one kernel, or quantised into layout
 // plain and packed from there.
 enum class Route { direct, by_plain };
 
-// The steps that solve `p` when `gemm` does the multiplication: what must run before it, and on
-// what.
+// The steps that solve `p` when `gemm` does the multiplication: what must run before it and after,
+// and on what.
 struct Skeleton {
-  std::vector<std::pair<StepKind, Problem>> before;
+  std::vector<std::pair<StepKind, Problem>> before, after;
   std::optional<Variant> stand_in;
 };
 
@@ -84,7 +145,7 @@ void append_operand(const Problem& p, bool is_b, Layout wanted, Route route, Ske
   if (type_of(p, is_b) == DType::mxfp4) {
     if (given != Layout::chosen && given != wanted)
       out.before.emplace_back(pack, pack_problem(p, is_b, given, wanted));
-  } else if (p.op != Op::hadamard_gemm) {
+  } else if (!quantizes_operands(p)) {
     return;  // weight-only: A stays as it is
   } else if (route == Route::direct) {
     out.before.emplace_back(quantize, quantize_problem(p, is_b, wanted));
@@ -97,6 +158,7 @@ void append_operand(const Problem& p, bool is_b, Layout wanted, Route route, Ske
 Skeleton skeleton(const Problem& p, const Family& gemm, const Variant& variant, Route a, Route b) {
   Skeleton out;
   const Layout a_layout = gemm.a_layout(p, variant), b_layout = gemm.b_layout(p, variant);
+  out.after = steps_after(p);
   append_operand(p, false, a_layout, a, out);
   append_operand(p, true, b_layout, b, out);
   out.stand_in = gemm.stand_in(multiply_problem(p, a_layout, b_layout), variant);
@@ -166,22 +228,44 @@ void append_gemm_plans(const Problem& p, const Target& t, const Choice& gemm, st
   };
   const auto bones = skeleton(p, *gemm.family, gemm.variant, route(false), route(true));
   std::vector<std::vector<Choice>> options;
-  for (const auto& [kind, problem] : bones.before) {
-    options.push_back(choices(problem, t, reasons));
-    if (options.back().empty()) return;
-  }
+  for (const auto& steps : {bones.before, bones.after})
+    for (const auto& [kind, problem] : steps) {
+      options.push_back(choices(problem, t, reasons));
+      if (options.back().empty()) return;
+    }
   const auto assemble = [&](std::size_t varied, std::size_t index) {
     Plan plan;
-    for (std::size_t i = 0; i < options.size(); ++i)
-      plan.steps.push_back({bones.before[i].first, options[i][i == varied ? index : 0].variant});
+    std::size_t next = 0;
+    const auto append = [&](const auto& steps) {
+      for (const auto& [kind, problem] : steps) {
+        plan.steps.push_back({kind, options[next][next == varied ? index : 0].variant});
+        ++next;
+      }
+    };
+    append(bones.before);
     plan.steps.push_back({StepKind::gemm, gemm.variant});
     if (bones.stand_in) plan.steps.push_back({StepKind::stand_in, *bones.stand_in});
+    append(bones.after);
     return plan;
   };
   append_unique(out, assemble(options.size(), 0));
   for (std::size_t i = 0; i < options.size(); ++i)
     for (std::size_t j = 1; j < options[i].size() && out.size() < limit; ++j)
       append_unique(out, assemble(i, j));
+}
+
+// Plans around a kernel that computes D alone.
+void append_whole_plans(const Problem& p, const Target& t, const Choice& whole, std::size_t limit,
+                        std::vector<std::string>* reasons, std::vector<Plan>& out) {
+  Plan plan{{{StepKind::whole, whole.variant}}};
+  const auto after = steps_after(p);
+  if (after.empty()) return append_unique(out, std::move(plan));
+  const auto options = choices(after[0].second, t, reasons);
+  for (std::size_t i = 0; i < options.size() && out.size() < limit; ++i) {
+    Plan now = plan;
+    now.steps.push_back({after[0].first, options[i].variant});
+    append_unique(out, std::move(now));
+  }
 }
 
 std::vector<Plan> enumerate(const Problem& p, const Target& t, std::size_t limit,
@@ -192,8 +276,9 @@ std::vector<Plan> enumerate(const Problem& p, const Target& t, std::size_t limit
     bool whole;
   };
   std::vector<Ranked> ranked;
-  for (auto& choice : choices(p, t, reasons)) ranked.push_back({std::move(choice), true});
-  if (p.op == Op::gemm || p.op == Op::hadamard_gemm) {
+  for (auto& choice : choices(whole_problem(p), t, reasons))
+    ranked.push_back({std::move(choice), true});
+  if (multiplies(p.op)) {
     const auto whole = ranked.size();
     for (auto& choice : choices(multiply_problem(p, Layout::chosen, Layout::chosen), t, reasons))
       ranked.push_back({std::move(choice), false});
@@ -206,7 +291,7 @@ std::vector<Plan> enumerate(const Problem& p, const Target& t, std::size_t limit
   // Every GEMM first with its best preparation, then the preparations varied around the best GEMM.
   for (std::size_t i = 0; i < ranked.size() && out.size() < limit; ++i) {
     if (ranked[i].whole)
-      append_unique(out, Plan{{{StepKind::whole, ranked[i].choice.variant}}});
+      append_whole_plans(p, t, ranked[i].choice, out.size() + 1, reasons, out);
     else
       append_gemm_plans(p, t, ranked[i].choice, out.size() + 1, reasons, out);
   }
@@ -235,7 +320,9 @@ Result<Plan> default_plan(const Problem& problem, const Target& target) {
 }
 
 Problem step_problem(const Problem& problem, const Target&, const Plan& plan, StepKind kind) {
-  if (kind == StepKind::whole) return problem;
+  if (kind == StepKind::whole) return whole_problem(problem);
+  if (kind == StepKind::quantize_d) return result_problem(problem);
+  if (kind == StepKind::bias_gradient) return sums_problem(problem);
   const Step* gemm = plan.find(StepKind::gemm);
   const Family* family = gemm ? find_family(gemm->variant.family) : nullptr;
   if (!family) return problem;
@@ -267,17 +354,20 @@ Status check_plan(const Problem& problem, const Target& target, const Plan& plan
     if (auto status = family->check(part, target, step.variant); !status.ok()) return status;
   }
   const Step* gemm = plan.find(StepKind::gemm);
-  if (!gemm) {
-    if (plan.steps.size() == 1 && plan.steps[0].kind == StepKind::whole) return {};
+  if (!gemm && !plan.find(StepKind::whole))
     return Status(Code::invalid_argument,
                   fmt::format("plan '{}' has no GEMM and is not one kernel", plan.text()));
-  }
-  const auto bones = skeleton(problem, *find_family(gemm->variant.family), gemm->variant,
-                              route_of(plan, false), route_of(plan, true));
+  Skeleton bones;
+  if (gemm)
+    bones = skeleton(problem, *find_family(gemm->variant.family), gemm->variant,
+                     route_of(plan, false), route_of(plan, true));
+  else
+    bones.after = steps_after(problem);
   std::vector<StepKind> kinds;
   for (const auto& [kind, part] : bones.before) kinds.push_back(kind);
-  kinds.push_back(StepKind::gemm);
+  kinds.push_back(gemm ? StepKind::gemm : StepKind::whole);
   if (bones.stand_in) kinds.push_back(StepKind::stand_in);
+  for (const auto& [kind, part] : bones.after) kinds.push_back(kind);
   if (kinds.size() != plan.steps.size())
     return Status(Code::invalid_argument,
                   fmt::format("plan '{}' does not have the steps this problem needs", plan.text()));
@@ -285,7 +375,7 @@ Status check_plan(const Problem& problem, const Target& target, const Plan& plan
     if (plan.steps[i].kind != kinds[i])
       return Status(Code::invalid_argument,
                     fmt::format("plan '{}' has its steps in another order", plan.text()));
-  if (bones.stand_in && plan.steps.back().variant != *bones.stand_in)
+  if (bones.stand_in && plan.find(StepKind::stand_in)->variant != *bones.stand_in)
     return Status(Code::invalid_argument,
                   fmt::format("'{}' must be followed by '{}', its exact stand-in",
                               gemm->variant.text(), bones.stand_in->text()));
@@ -327,6 +417,9 @@ Workspace workspace_of(const Problem& problem, const Target& target, const Plan&
       plain.codes = std::max(plain.codes, bytes.codes * matrices);
       plain.scales = std::max(plain.scales, bytes.scales * matrices);
     }
+  if (plan.find(StepKind::quantize_d))
+    out.result = reserve(sizes.m * output_columns(problem.epilogue, sizes.n) * entries.d *
+                         bytes_of(DType::f32));
   out.plain_codes = reserve(plain.codes);
   out.plain_scales = reserve(plain.scales);
   std::int64_t scratch = 0;

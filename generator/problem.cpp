@@ -132,6 +132,47 @@ bool multiplies(Op op) {
   return op == Op::gemm || op == Op::hadamard_gemm || op == Op::gemm_quantize;
 }
 
+bool is_derivative(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::dgelu:
+    case Epilogue::dgelu_tanh:
+    case Epilogue::dswiglu:
+    case Epilogue::dswiglu_interleaved:
+      return true;
+    case Epilogue::none:
+    case Epilogue::gelu:
+    case Epilogue::gelu_tanh:
+    case Epilogue::swiglu_split:
+    case Epilogue::swiglu_interleaved:
+      return false;
+  }
+  return false;
+}
+
+bool is_gated(Epilogue epilogue) {
+  return epilogue == Epilogue::swiglu_split || epilogue == Epilogue::swiglu_interleaved;
+}
+
+std::int64_t output_columns(Epilogue epilogue, std::int64_t n) {
+  if (is_gated(epilogue)) return n / 2;
+  const bool both = epilogue == Epilogue::dswiglu || epilogue == Epilogue::dswiglu_interleaved;
+  return both ? 2 * n : n;
+}
+
+std::int64_t aux_columns(Epilogue epilogue, std::int64_t n) {
+  return is_derivative(epilogue) ? output_columns(epilogue, n) : 0;
+}
+
+DType side_type(const Problem& problem) {
+  if (problem.c_type != DType::none) return problem.c_type;
+  return problem.d_type == DType::mxfp4 ? DType::f32 : problem.d_type;
+}
+
+std::int64_t input_columns(Prologue prologue, std::int64_t k) {
+  const bool gated = prologue == Prologue::swiglu_split || prologue == Prologue::swiglu_interleaved;
+  return gated ? 2 * k : k;
+}
+
 bool is_stochastic(Rounding rounding) {
   return rounding == Rounding::sr16 || rounding == Rounding::sr22 || rounding == Rounding::sr8;
 }
@@ -176,7 +217,8 @@ Status check_numerics(const Problem& p) {
           "scale_rule = {} with scale_block = 32x32: floor, even, rceil or ceil are allowed",
           name_of(p.scale_rule)));
   }
-  const bool stochastic = is_stochastic(p.a_rounding) || is_stochastic(p.b_rounding);
+  const bool stochastic =
+      is_stochastic(p.a_rounding) || is_stochastic(p.b_rounding) || is_stochastic(p.d_rounding);
   if (stochastic && clips(p.scale_rule) && p.biased == BiasedRounding::refused)
     return bad(fmt::format(
         "stochastic rounding with scale_rule = {} is biased, because that rule clips; use "
@@ -201,6 +243,10 @@ Status check_types(const Problem& p) {
         return needs("d_type", p.d_type, "mxfp4");
       if (p.op == Op::hadamard && !high_precision(p.d_type))
         return needs("d_type", p.d_type, "bf16, f16 or f32");
+      return {};
+    case Op::column_sums:
+      if (!high_precision(p.a_type)) return needs("a_type", p.a_type, "bf16, f16 or f32");
+      if (p.d_type != DType::f32) return needs("d_type", p.d_type, "f32");
       return {};
     case Op::dequantize:
     case Op::pack:
@@ -231,6 +277,71 @@ Status check_types(const Problem& p) {
   return bad("unknown op");
 }
 
+Status check_epilogue(const Problem& p) {
+  const auto name = name_of(p.epilogue);
+  if (p.epilogue != Epilogue::none && !multiplies(p.op))
+    return bad(fmt::format(
+        "epilogue = {} needs a GEMM; what `quantize` applies first is a prologue", name));
+  if (is_gated(p.epilogue) && (p.n.lo % 2 != 0 || p.n.hi % 2 != 0))
+    return bad(fmt::format("n = {} with epilogue = {}: gates and values are pairs, so n is even",
+                           print(p.n), name));
+  if (p.pre_activation == PreActivation::kept &&
+      (p.epilogue == Epilogue::none || is_derivative(p.epilogue)))
+    return bad(
+        fmt::format("pre_activation = kept with epilogue = {}: an activation's argument is "
+                    "kept; gelu, gelu_tanh, swiglu_split or swiglu_interleaved are allowed",
+                    name));
+  if (p.c_type != DType::none && !(multiplies(p.op) && high_precision(p.c_type)))
+    return bad(fmt::format("c_type = {}: it is bf16, f16 or f32, of what a GEMM's epilogue reads",
+                           name_of(p.c_type)));
+  if (p.d_rounding != Rounding::rne && p.op != Op::gemm_quantize)
+    return bad(fmt::format("d_rounding = {} is of gemm_quantize; `quantize` rounds by a_rounding",
+                           name_of(p.d_rounding)));
+  return {};
+}
+
+Status check_prologue(const Problem& p) {
+  if (p.prologue == Prologue::none) return {};
+  const auto name = name_of(p.prologue);
+  if (p.grouping != Grouping::none)
+    return bad(fmt::format("prologue = {} with grouping = {}: prologues are of ungrouped calls",
+                           name, name_of(p.grouping)));
+  if (p.op != Op::quantize)
+    return bad(fmt::format("prologue = {} is of op quantize, not of {}", name, name_of(p.op)));
+  if (p.scale_block != ScaleBlock::b1x32)
+    return bad(fmt::format("prologue = {} with scale_block = 32x32: activations take 1x32", name));
+  if (p.prologue == Prologue::rmsnorm && p.copies != Copies::rows)
+    return bad("prologue = rmsnorm gives copies = rows: a row's factor is known at its end");
+  return {};
+}
+
+Status check_bias_gradient(const Problem& p) {
+  if (p.bias_gradient == BiasGradient::none) return {};
+  if (p.grouping != Grouping::none)
+    return bad(fmt::format("bias_gradient = f32 with grouping = {}: sums are of ungrouped calls",
+                           name_of(p.grouping)));
+  if (p.op == Op::quantize)
+    return p.prologue == Prologue::none
+               ? Status{}
+               : bad("bias_gradient = f32 with a prologue: X itself is no gradient there");
+  if (p.op == Op::hadamard_gemm && p.role == Role::wgrad && p.a_major == Major::rows) return {};
+  return bad(
+      "bias_gradient = f32 is of op quantize (columns of X), or of op hadamard_gemm in role wgrad "
+      "with a_major = rows (dY as it is stored, [tokens, m])");
+}
+
+// Where D's columns are the next product's features.
+Status check_quantized_result(const Problem& p) {
+  if (p.op != Op::gemm_quantize) return {};
+  const auto columns =
+      Extent{output_columns(p.epilogue, p.n.lo), output_columns(p.epilogue, p.n.hi)};
+  if (p.copies != Copies::columns)
+    if (auto s = check_contraction("columns of D", columns, p); !s.ok()) return s;
+  if (p.copies != Copies::rows && p.m.is_static() && p.role == Role::none)
+    if (auto s = check_contraction("m", p.m, p); !s.ok()) return s;
+  return {};
+}
+
 }  // namespace
 
 Status validate(const Problem& p) {
@@ -249,11 +360,16 @@ Status validate(const Problem& p) {
   if (auto s = check_grouping(p); !s.ok()) return s;
   if (p.op == Op::hadamard && p.rotation == 0)
     return bad("op hadamard needs a rotation size: 16, 32, 64, 128 or 256");
-  const bool along_rows = multiplies(p.op) || p.copies != Copies::columns;
+  const bool along_rows =
+      multiplies(p.op) || (p.copies != Copies::columns && p.op != Op::column_sums);
   if (along_rows)
     if (auto s = check_contraction("k", p.k, p); !s.ok()) return s;
   if (!multiplies(p.op) && p.copies != Copies::rows && p.m.is_static() && p.role == Role::none)
     if (auto s = check_contraction("m", p.m, p); !s.ok()) return s;
+  if (auto s = check_epilogue(p); !s.ok()) return s;
+  if (auto s = check_prologue(p); !s.ok()) return s;
+  if (auto s = check_bias_gradient(p); !s.ok()) return s;
+  if (auto s = check_quantized_result(p); !s.ok()) return s;
   if (p.accumulate == Accumulate::accumulate && !multiplies(p.op))
     return bad("accumulate needs a GEMM: this op overwrites its result");
   return {};

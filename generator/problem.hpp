@@ -25,45 +25,55 @@ struct Extent {
 // Every field of a Problem: X(type, name, default). This one list gives the struct, its key, its
 // parser and its comparison; a field at its default is left out of the key, so a new field with a
 // default that means "as before" keeps every stored key valid.
-#define QTURN_PROBLEM_FIELDS(X)                      \
-  X(Op, op, Op::gemm)                                \
-  X(Role, role, Role::none)                          \
-  X(Extent, m, Extent{})                             \
-  X(Extent, n, Extent{})                             \
-  X(Extent, k, Extent{})                             \
-  X(Extent, batch, Extent::exactly(1))               \
-  X(Grouping, grouping, Grouping::none)              \
-  X(Extent, groups, Extent::exactly(1))              \
-  X(DType, a_type, DType::none)                      \
-  X(DType, b_type, DType::none)                      \
-  X(DType, d_type, DType::none)                      \
-  X(Major, a_major, Major::k)                        \
-  X(Major, b_major, Major::k)                        \
-  X(Layout, a_layout, Layout::chosen)                \
-  X(Layout, b_layout, Layout::chosen)                \
-  X(Layout, d_layout, Layout::plain)                 \
-  X(Copies, copies, Copies::rows)                    \
-  X(std::int32_t, rotation, 0)                       \
-  X(Signs, signs, Signs::none)                       \
-  X(ScaleRule, scale_rule, ScaleRule::rceil)         \
-  X(ScaleBlock, scale_block, ScaleBlock::b1x32)      \
-  X(Rounding, a_rounding, Rounding::rne)             \
-  X(Rounding, b_rounding, Rounding::rne)             \
-  X(BiasedRounding, biased, BiasedRounding::refused) \
-  X(Epilogue, epilogue, Epilogue::none)              \
-  X(Bias, bias, Bias::none)                          \
-  X(Accumulate, accumulate, Accumulate::overwrite)   \
-  X(Contract, contract, Contract::exact)             \
-  X(Spread, spread, Spread::any)                     \
+#define QTURN_PROBLEM_FIELDS(X)                            \
+  X(Op, op, Op::gemm)                                      \
+  X(Role, role, Role::none)                                \
+  X(Extent, m, Extent{})                                   \
+  X(Extent, n, Extent{})                                   \
+  X(Extent, k, Extent{})                                   \
+  X(Extent, batch, Extent::exactly(1))                     \
+  X(Grouping, grouping, Grouping::none)                    \
+  X(Extent, groups, Extent::exactly(1))                    \
+  X(DType, a_type, DType::none)                            \
+  X(DType, b_type, DType::none)                            \
+  X(DType, d_type, DType::none)                            \
+  X(DType, c_type, DType::none)                            \
+  X(Major, a_major, Major::k)                              \
+  X(Major, b_major, Major::k)                              \
+  X(Layout, a_layout, Layout::chosen)                      \
+  X(Layout, b_layout, Layout::chosen)                      \
+  X(Layout, d_layout, Layout::plain)                       \
+  X(Copies, copies, Copies::rows)                          \
+  X(std::int32_t, rotation, 0)                             \
+  X(Signs, signs, Signs::none)                             \
+  X(ScaleRule, scale_rule, ScaleRule::rceil)               \
+  X(ScaleBlock, scale_block, ScaleBlock::b1x32)            \
+  X(Rounding, a_rounding, Rounding::rne)                   \
+  X(Rounding, b_rounding, Rounding::rne)                   \
+  X(Rounding, d_rounding, Rounding::rne)                   \
+  X(BiasedRounding, biased, BiasedRounding::refused)       \
+  X(Epilogue, epilogue, Epilogue::none)                    \
+  X(PreActivation, pre_activation, PreActivation::dropped) \
+  X(Bias, bias, Bias::none)                                \
+  X(BiasGradient, bias_gradient, BiasGradient::none)       \
+  X(Prologue, prologue, Prologue::none)                    \
+  X(Accumulate, accumulate, Accumulate::overwrite)         \
+  X(Contract, contract, Contract::exact)                   \
+  X(Spread, spread, Spread::any)                           \
   X(Reproducibility, repro, Reproducibility::run_to_run)
 
-/// GEMM ops: A is [m, k], B is [n, k], D is [m, n] = alpha A B^T + beta C, contraction along k.
+/// GEMM ops: A is [m, k], B is [n, k], z = alpha A B^T + beta C + bias is [m, n], contraction along
+/// k; D is z, or what the epilogue makes of it: [m, n / 2] of SwiGLU and [m, 2 n] of its
+/// derivative. C, bias, aux and a kept z are of `c_type`; none: of D's type, or f32 where D is
+/// MXFP4. `gemm_quantize` quantises D as `quantize` would, by d_rounding; high-precision operands
+/// are quantised before as in `hadamard_gemm`, and rotation, signs and scale rule are those of all.
 /// `quantize`, `dequantize`, `hadamard`: X is the A operand, [m, k]; n is 0. With `copies` rows,
 /// blocks and rotation run along k; with columns, the result is X^T [k, m] quantised along m
 /// (a_major stays k). A high-precision operand with major `rows` is stored as its transpose [k,
 /// rows], row-major. b_type mxfp4 in `hadamard_gemm` is a prepared weight; a_type bf16/f16 with
 /// b_type mxfp4 in `gemm` is weight-only. `pack` moves MXFP4 codes and scales of operand A [m, k]
-/// from a_layout to d_layout.
+/// from a_layout to d_layout. `column_sums` adds the rows of X up: D is [1, k] f32. With a SwiGLU
+/// prologue `quantize` reads X [m, 2 k]; with RMSNorm, weights [k] of X's type.
 ///
 /// `grouping` (a mixture of experts; batch is then 1, group sizes are in device memory):
 ///   m_contiguous  A [m, k] and D [m, n] hold the groups' rows behind each other, B is
@@ -96,6 +106,17 @@ Status validate(const Problem& problem);
 bool clips(ScaleRule rule);
 /// Of two operands.
 bool multiplies(Op op);
+/// An epilogue that reads `aux`.
+bool is_derivative(Epilogue epilogue);
+/// SwiGLU, whose gates and values are columns of z.
+bool is_gated(Epilogue epilogue);
+/// Columns of D, and of aux (0: none is read), for n columns of z.
+std::int64_t output_columns(Epilogue epilogue, std::int64_t n);
+std::int64_t aux_columns(Epilogue epilogue, std::int64_t n);
+/// Of C, bias, aux and a kept pre-activation.
+DType side_type(const Problem& problem);
+/// Columns of X where `quantize` gives k.
+std::int64_t input_columns(Prologue prologue, std::int64_t k);
 bool is_stochastic(Rounding rounding);
 
 /// The length, in elements, to which a run-time contraction axis is zero-padded inside a quantised

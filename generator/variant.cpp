@@ -8,8 +8,9 @@
 namespace quarterturn {
 namespace {
 
-constexpr std::array<std::string_view, 7> step_names = {
-    "quantize_a", "quantize_b", "pack_a", "pack_b", "gemm", "whole", "stand_in"};
+constexpr std::array<std::string_view, 9> step_names = {
+    "quantize_a", "quantize_b", "pack_a",     "pack_b",       "gemm",
+    "whole",      "stand_in",   "quantize_d", "bias_gradient"};
 
 template <class Int>
 bool parse_integer(std::string_view text, Int& out) {
@@ -90,7 +91,9 @@ const Step* Plan::find(StepKind kind) const {
 
 const Step& Plan::main_step() const {
   const Step* gemm = find(StepKind::gemm);
-  return gemm ? *gemm : steps.back();
+  if (gemm) return *gemm;
+  const Step* whole = find(StepKind::whole);
+  return whole ? *whole : steps.back();
 }
 
 Result<Plan> parse_plan(std::string_view text) {

@@ -30,8 +30,19 @@ struct Variant {
 Result<Variant> parse_variant(std::string_view text);
 
 /// The kernels that together solve a Problem, in the order in which they run.
-/// `stand_in` computes exactly what the GEMM before it had to leave alone.
-enum class StepKind { quantize_a, quantize_b, pack_a, pack_b, gemm, whole, stand_in };
+/// `stand_in` computes exactly what the GEMM before it had to leave alone; `quantize_d` quantises a
+/// GEMM's binary32 result; `bias_gradient` sums the stored A's columns, reading it once more.
+enum class StepKind {
+  quantize_a,
+  quantize_b,
+  pack_a,
+  pack_b,
+  gemm,
+  whole,
+  stand_in,
+  quantize_d,
+  bias_gradient
+};
 
 struct Step {
   StepKind kind = StepKind::whole;

@@ -20,28 +20,43 @@ Places places(std::size_t i, std::size_t outputs, GateLayout layout) {
   return layout == GateLayout::split ? Places{i, outputs + i} : Places{2 * i, 2 * i + 1};
 }
 
+// Beyond it all results are their limits to the last digit of binary32.
+constexpr double kFar = 1e3;
+
+// The tanh form is x * sigmoid of this: 1 + tanh would cancel in the left tail.
+double tanh_argument(double x) { return 2 * slope() * (x + kCubic * x * x * x); }
+
+double sigmoid(double x) {
+  return x >= 0 ? 1 / (1 + std::exp(-x)) : std::exp(x) / (1 + std::exp(x));
+}
+
+double limit(double x) { return x > 0 ? x : -0.0; }
+double limit_of_slope(double x) { return x > 0 ? 1 : 0; }
+
 }  // namespace
 
 double gelu(double x, GeluForm form) {
+  if (std::fabs(x) > kFar) return limit(x);
   // erfc keeps the digits of the left tail, which 1 + erf cancels.
   if (form == GeluForm::erf) return 0.5 * x * std::erfc(-x / std::numbers::sqrt2);
-  return 0.5 * x * (1 + std::tanh(slope() * (x + kCubic * x * x * x)));
+  return x * sigmoid(tanh_argument(x));
 }
 
 double gelu_derivative(double x, GeluForm form) {
+  if (std::fabs(x) > kFar) return limit_of_slope(x);
   if (form == GeluForm::erf) {
     const double density = std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi);
     return 0.5 * std::erfc(-x / std::numbers::sqrt2) + x * density;
   }
-  const double t = std::tanh(slope() * (x + kCubic * x * x * x));
-  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope() * (1 + 3 * kCubic * x * x);
+  const double w = tanh_argument(x);
+  return sigmoid(w) + x * sigmoid(w) * sigmoid(-w) * 2 * slope() * (1 + 3 * kCubic * x * x);
 }
 
-double silu(double x) { return x / (1 + std::exp(-x)); }
+double silu(double x) { return std::fabs(x) > kFar ? limit(x) : x * sigmoid(x); }
 
 double silu_derivative(double x) {
-  const double sigmoid = 1 / (1 + std::exp(-x));
-  return sigmoid * (1 + x * (1 - sigmoid));
+  if (std::fabs(x) > kFar) return limit_of_slope(x);
+  return sigmoid(x) * (1 + x * sigmoid(-x));
 }
 
 std::vector<double> swiglu(std::span<const double> row, GateLayout layout) {
@@ -62,6 +77,80 @@ std::vector<double> swiglu_gradient(std::span<const double> row, std::span<const
     out[at.value] = gradient[i] * silu(row[at.gate]);
   }
   return out;
+}
+
+Sources sources_of(Epilogue epilogue, std::int64_t column, std::int64_t n) {
+  switch (epilogue) {
+    case Epilogue::swiglu_split:
+      return {column, n / 2 + column};
+    case Epilogue::swiglu_interleaved:
+      return {2 * column, 2 * column + 1};
+    case Epilogue::dswiglu:
+      return {column % n};
+    case Epilogue::dswiglu_interleaved:
+      return {column / 2};
+    default:
+      return {column};
+  }
+}
+
+namespace {
+
+constexpr double kLastPlaces = 6 * 0x1p-23;  // of an activation's value, or a derivative's terms
+constexpr double kSteepest = 1.13;           // the largest slope of all activations
+constexpr double kTerms = 2.2;               // of a derivative: the largest sum of magnitudes
+constexpr double kTiny = 0x1p-147;           // a result below binary32's normal numbers
+
+Activated times_slope(const Product& z, double ez, double slope) {
+  return {z.value * slope, std::fabs(z.value) * kTerms * kLastPlaces + kSteepest * ez + kTiny};
+}
+
+Activated pair_gradient(const Product& z, double ez, double gate, double value, bool of_gate) {
+  if (of_gate) {
+    const Activated d = times_slope(z, ez, silu_derivative(gate));
+    return {d.value * value, d.error * std::fabs(value) + std::fabs(d.value * value) * 0x1p-23};
+  }
+  const double s = silu(gate);
+  return {z.value * s, std::fabs(s) * (ez + std::fabs(z.value) * kLastPlaces) + kTiny};
+}
+
+}  // namespace
+
+Activated activate(Epilogue epilogue, std::int64_t column, std::int64_t n, const Product& first,
+                   const Product& second, double relative,
+                   const std::function<double(std::int64_t)>& aux) {
+  const double e1 = relative * first.magnitude, e2 = relative * second.magnitude;
+  const auto of_one = [&](double value) -> Activated {
+    return {value, kSteepest * e1 + std::fabs(value) * kLastPlaces + kTiny};
+  };
+  switch (epilogue) {
+    case Epilogue::none:
+      return {first.value, e1};
+    case Epilogue::gelu:
+      return of_one(gelu(first.value, GeluForm::erf));
+    case Epilogue::gelu_tanh:
+      return of_one(gelu(first.value, GeluForm::tanh));
+    case Epilogue::swiglu_split:
+    case Epilogue::swiglu_interleaved: {
+      const Activated s = of_one(silu(first.value));
+      return {s.value * second.value, s.error * (std::fabs(second.value) + e2) +
+                                          std::fabs(s.value) * e2 +
+                                          std::fabs(s.value * second.value) * 0x1p-23 + kTiny};
+    }
+    case Epilogue::dgelu:
+      return times_slope(first, e1, gelu_derivative(aux(column), GeluForm::erf));
+    case Epilogue::dgelu_tanh:
+      return times_slope(first, e1, gelu_derivative(aux(column), GeluForm::tanh));
+    case Epilogue::dswiglu: {
+      const auto i = column % n;
+      return pair_gradient(first, e1, aux(i), aux(n + i), column < n);
+    }
+    case Epilogue::dswiglu_interleaved: {
+      const auto i = column / 2 * 2;
+      return pair_gradient(first, e1, aux(i), aux(i + 1), column % 2 == 0);
+    }
+  }
+  return {};
 }
 
 }  // namespace quarterturn::reference

@@ -70,6 +70,8 @@ SlotNames names_of(Which which) {
       return {"d.data", "d.scales"};
     case Which::d2:
       return {"d2.data", "d2.scales"};
+    case Which::z:
+      return {"z.data", "z.scales"};
   }
   return {"?", "?"};
 }
@@ -208,32 +210,66 @@ Status take_signs(const Problem& p, const qturn_operand& a, const qturn_operand&
   return {};
 }
 
+// A dense matrix that is given by its pointer and the distance of its rows.
+Status take_matrix(const char* name, const char* ld_name, const void* data, std::int64_t ld,
+                   std::int64_t rows, std::int64_t columns, std::int64_t batch, DType type,
+                   qt_tensor& out, Span& span) {
+  const auto element = bytes_of(type);
+  if (auto status = check_pointer(name, data, static_cast<std::uintptr_t>(element)); !status.ok())
+    return status;
+  const auto pitch = ld != 0 ? ld : columns;
+  if (pitch < columns || pitch > kMostStride)
+    return invalid(fmt::format("{} = {}: at least {} (a row) is needed; 0 means tightly packed",
+                               ld_name, ld, columns));
+  out = dense_matrix(rows, columns, const_cast<void*>(data));
+  out.ld = pitch;
+  out.batch_stride = rows * pitch;
+  span = span_of(name, data,
+                 ((batch - 1) * out.batch_stride + (rows - 1) * pitch + columns) * element);
+  return {};
+}
+
+// C may be D itself: every element is read before it is written, by the thread that writes it.
+bool is_in_place(const Problem& p, const qturn_args& given) {
+  return given.c == given.d.data && side_type(p) == p.d_type && output_columns(p.epilogue, 2) == 2;
+}
+
+Status take_c(const Problem& p, const qturn_args& given, const Sizes& s, const Bound& d,
+              Span& c_span, qt_args& out) {
+  if (p.accumulate == Accumulate::overwrite || given.beta == 0.0f) return {};
+  if (auto status = take_matrix("c", "ldc", given.c, given.ldc, s.m, s.n,
+                                matrices_of(p, Which::d, s), side_type(p), out.c, c_span);
+      !status.ok())
+    return status;
+  if (!is_in_place(p, given)) return {};
+  if (out.c.ld != d.tensor.ld)
+    return invalid(fmt::format("c is d itself, but ldc = {} and d.ld = {}", out.c.ld, d.tensor.ld));
+  out.c.batch_stride = d.tensor.batch_stride;
+  c_span = {};
+  return {};
+}
+
 Status take_epilogue(const Problem& p, const qturn_args& given, const Sizes& s, const Bound& d,
-                     Span& c_span, Span& bias_span, qt_args& out) {
+                     Span& c_span, Span& bias_span, Span& aux_span, qt_args& out) {
   out.alpha = given.alpha;
   out.beta = given.beta;
-  const auto element = bytes_of(p.d_type);
+  const auto element = bytes_of(side_type(p));
+  if (is_gated(p.epilogue) && s.n % 2 != 0)
+    return invalid(fmt::format("n = {}: gates and values are pairs, so n is even", s.n));
   if (p.accumulate == Accumulate::overwrite && given.beta != 0.0f)
     return invalid(
         fmt::format("beta = {}: the problem overwrites d; prepare it with accumulate = "
                     "QTURN_ACCUMULATE to add beta * C",
                     given.beta));
-  if (p.accumulate == Accumulate::accumulate && given.beta != 0.0f) {
-    if (auto status = check_pointer("c", given.c, static_cast<std::uintptr_t>(element));
+  if (auto status = take_c(p, given, s, d, c_span, out); !status.ok()) return status;
+  if (is_derivative(p.epilogue)) {
+    if (auto status =
+            take_matrix("aux", "ldaux", given.aux, given.ldaux, s.m, aux_columns(p.epilogue, s.n),
+                        matrices_of(p, Which::d, s), side_type(p), out.aux, aux_span);
         !status.ok())
       return status;
-    const auto ldc = given.ldc != 0 ? given.ldc : s.n;
-    if (ldc < s.n || ldc > kMostStride)
-      return invalid(fmt::format("ldc = {}: at least {} (a row) is needed; 0 means tightly packed",
-                                 given.ldc, s.n));
-    out.c = dense_matrix(s.m, s.n, const_cast<void*>(given.c));
-    out.c.ld = ldc;
-    out.c.batch_stride = given.c == d.tensor.data ? d.tensor.batch_stride : s.m * ldc;
-    const auto bytes =
-        ((matrices_of(p, Which::d, s) - 1) * out.c.batch_stride + (s.m - 1) * ldc + s.n) * element;
-    if (given.c == d.tensor.data && ldc != d.tensor.ld)
-      return invalid(fmt::format("c is d itself, but ldc = {} and d.ld = {}", ldc, d.tensor.ld));
-    if (given.c != d.tensor.data) c_span = span_of("c", given.c, bytes);
+  } else if (given.aux) {
+    return invalid("aux is given, but the problem's epilogue is no derivative");
   }
   if (p.bias == Bias::per_column) {
     if (auto status = check_pointer("bias", given.bias, static_cast<std::uintptr_t>(element));
@@ -275,12 +311,54 @@ Status take_groups(const Problem& p, const qturn_args& given, Sizes& s, Span& sp
   return {};
 }
 
+Status take_norm(const Problem& p, const qturn_args& given, const Sizes& s, Span& span,
+                 qt_args& out) {
+  if (p.prologue != Prologue::rmsnorm) {
+    if (!given.norm_weight) return {};
+    return invalid("norm_weight is given, but the problem's prologue is not rmsnorm");
+  }
+  const auto element = bytes_of(p.a_type);
+  if (auto status =
+          check_pointer("norm_weight", given.norm_weight, static_cast<std::uintptr_t>(element));
+      !status.ok())
+    return status;
+  if (!(given.epsilon >= 0.0f))
+    return invalid(fmt::format("epsilon = {}: it is not negative", given.epsilon));
+  out.norm_weight = given.norm_weight;
+  out.epsilon = given.epsilon;
+  span = span_of("norm_weight", given.norm_weight, s.k * element);
+  return {};
+}
+
+Status take_bias_gradient(const Problem& p, const qturn_args& given, const Sizes& s, Span& span,
+                          qt_args& out) {
+  if (p.bias_gradient == BiasGradient::none) {
+    if (!given.bias_gradient) return {};
+    return invalid(
+        "bias_gradient is given, but the problem has none; prepare it with bias_gradient = "
+        "QTURN_BIAS_GRADIENT_F32");
+  }
+  if (auto status = check_pointer("bias_gradient", given.bias_gradient, alignof(float));
+      !status.ok())
+    return status;
+  out.bias_gradient = given.bias_gradient;
+  const auto columns = multiplies(p.op) ? s.m : s.k;
+  span = span_of("bias_gradient", given.bias_gradient,
+                 s.batch * columns * static_cast<std::int64_t>(sizeof(float)));
+  return {};
+}
+
 Status take_place(const Problem& p, const qturn_args& given, const Sizes& s, Call& out) {
   if (p.grouping == Grouping::k_grouped && (given.k0 != 0 || given.k_global != 0))
     return invalid(
         fmt::format("k0 = {}, k_global = {}: a k_grouped copy is never part of a longer "
                     "one; leave both 0",
                     given.k0, given.k_global));
+  if (p.op == Op::gemm_quantize && is_stochastic(p.d_rounding) && given.row0_b != 0)
+    return invalid(fmt::format(
+        "row0_b = {}: a part of D's columns cannot draw the noise of the whole; give 0, "
+        "or prepare with d_rounding = QTURN_RNE",
+        given.row0_b));
   if (given.row0 < 0 || given.row0_b < 0 || given.k0 < 0 || given.k_global < 0)
     return invalid(fmt::format("row0 = {}, row0_b = {}, k0 = {}, k_global = {}: none is negative",
                                given.row0, given.row0_b, given.k0, given.k_global));
@@ -335,12 +413,13 @@ Status bind(const PreparedPlan& plan, const qturn_args& given, const qturn_opera
 
   Span groups;
   if (auto status = take_groups(p, given, s, groups, out.args); !status.ok()) return status;
-  Bound bound_a, bound_b, bound_d, bound_d2;
+  Bound bound_a, bound_b, bound_d, bound_d2, bound_z;
   if (auto status = bind_operand(plan, given.a, Which::a, s, bound_a); !status.ok()) return status;
   if (auto status = bind_operand(plan, b, Which::b, s, bound_b); !status.ok()) return status;
   if (auto status = bind_operand(plan, given.d, Which::d, s, bound_d); !status.ok()) return status;
   if (auto status = bind_operand(plan, given.d2, Which::d2, s, bound_d2); !status.ok())
     return status;
+  if (auto status = bind_operand(plan, given.z, Which::z, s, bound_z); !status.ok()) return status;
 
   qt_args& args = out.args;
   args.m = s.m;
@@ -351,20 +430,27 @@ Status bind(const PreparedPlan& plan, const qturn_args& given, const qturn_opera
   args.b = bound_b.tensor;
   args.d = bound_d.tensor;
   args.d2 = bound_d2.tensor;
+  args.z = bound_z.tensor;
   args.noise_seed = given.noise_seed;
   args.stream = given.noise_stream;
   args.operand = given.noise_operand;
-  if (given.noise_operand > 1)
-    return invalid(fmt::format("noise_operand = {}: 0 (as A) or 1 (as B)", given.noise_operand));
+  if (given.noise_operand > 2)
+    return invalid(
+        fmt::format("noise_operand = {}: 0 (as A), 1 (as B) or 2 (as a product's result)",
+                    given.noise_operand));
   if (auto status = take_signs(p, given.a, b, args); !status.ok()) return status;
-  Span c, bias, workspace;
-  if (auto status = take_epilogue(p, given, s, bound_d, c, bias, args); !status.ok()) return status;
+  Span c, bias, aux, norm, sums_span, workspace;
+  if (auto status = take_epilogue(p, given, s, bound_d, c, bias, aux, args); !status.ok())
+    return status;
+  if (auto status = take_norm(p, given, s, norm, args); !status.ok()) return status;
+  if (auto status = take_bias_gradient(p, given, s, sums_span, args); !status.ok()) return status;
   if (auto status = take_place(p, given, s, out); !status.ok()) return status;
   if (auto status = take_workspace(plan, given, workspace, args); !status.ok()) return status;
 
-  const Span read[] = {bound_a.data, bound_a.scales, bound_b.data, bound_b.scales, c,
-                       bias,         groups,         workspace};
-  const Span written[] = {bound_d.data, bound_d.scales, bound_d2.data, bound_d2.scales};
+  const Span read[] = {bound_a.data, bound_a.scales, bound_b.data, bound_b.scales, c, bias,
+                       aux,          norm,           groups,       workspace};
+  const Span written[] = {bound_d.data,    bound_d.scales, bound_d2.data,
+                          bound_d2.scales, bound_z.data,   sums_span};
   for (std::size_t i = 0; i < std::size(written); ++i) {
     for (const Span& other : read)
       if (written[i].overlaps(other)) return refuse_overlap(written[i], other);

@@ -199,8 +199,10 @@ void qturn_args_init(qturn_args* args) {
   if (!args) return;
   std::memset(args, 0, sizeof *args);
   args->struct_size = sizeof *args;
-  for (auto* operand : {&args->a, &args->b, &args->d, &args->d2}) qturn_operand_init(operand);
+  for (auto* operand : {&args->a, &args->b, &args->d, &args->d2, &args->z})
+    qturn_operand_init(operand);
   args->alpha = 1;
+  args->epsilon = 1e-5f;
 }
 
 qturn_status qturn_context_create(const qturn_context_options* options, qturn_context** out) {
@@ -275,7 +277,7 @@ qturn_status qturn_plan_operand(const qturn_plan* plan, int32_t which, qturn_ope
   return guarded([&]() -> Status {
     QTURN_REQUIRE(plan);
     QTURN_REQUIRE(out);
-    if (auto s = check_choice("which", which, QTURN_OPERAND_D2); !s.ok()) return s;
+    if (auto s = check_choice("which", which, QTURN_OPERAND_Z); !s.ok()) return s;
     const PreparedPlan& prepared = *plan->plan;
     const Problem& p = prepared.problem();
     const auto slot = slot_of(p, prepared.a_layout(), prepared.b_layout(),

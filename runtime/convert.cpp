@@ -6,7 +6,7 @@ namespace {
 constexpr std::int64_t kMostSize = std::int64_t{1} << 40;
 
 // The C enumerations have the numbers of ours.
-static_assert(QTURN_OP_PACK == static_cast<int>(Op::pack));
+static_assert(QTURN_OP_COLUMN_SUMS == static_cast<int>(Op::column_sums));
 static_assert(QTURN_WGRAD == static_cast<int>(Role::wgrad));
 static_assert(QTURN_MXFP4 == static_cast<int>(DType::mxfp4));
 static_assert(QTURN_LAYOUT_BF16 == static_cast<int>(Layout::bf16));
@@ -16,7 +16,11 @@ static_assert(QTURN_SCALE_32X32 == static_cast<int>(ScaleBlock::b32x32));
 static_assert(QTURN_HALF_TO_ZERO == static_cast<int>(Rounding::half_to_zero));
 static_assert(QTURN_SIGNS_PER_CALL == static_cast<int>(Signs::per_call));
 static_assert(QTURN_COPIES_BOTH == static_cast<int>(Copies::both));
-static_assert(QTURN_EPILOGUE_DSWIGLU == static_cast<int>(Epilogue::dswiglu));
+static_assert(QTURN_EPILOGUE_DSWIGLU_INTERLEAVED ==
+              static_cast<int>(Epilogue::dswiglu_interleaved));
+static_assert(QTURN_PRE_ACTIVATION_KEPT == static_cast<int>(PreActivation::kept));
+static_assert(QTURN_BIAS_GRADIENT_F32 == static_cast<int>(BiasGradient::f32));
+static_assert(QTURN_PROLOGUE_SWIGLU_INTERLEAVED == static_cast<int>(Prologue::swiglu_interleaved));
 static_assert(QTURN_BIAS_PER_COLUMN == static_cast<int>(Bias::per_column));
 static_assert(QTURN_ACCUMULATE == static_cast<int>(Accumulate::accumulate));
 static_assert(QTURN_K_GROUPED == static_cast<int>(Grouping::k_grouped));
@@ -58,7 +62,9 @@ Status check_volume(const Problem& p) {
                static_cast<unsigned __int128>(std::max(p.batch.hi, p.groups.hi) + 1) >
            static_cast<unsigned __int128>(1) << 59;
   };
-  if (too_large(p.m, p.k) || too_large(p.n, p.k) || too_large(p.m, p.n))
+  // SwiGLU and its derivative double a side.
+  const Extent wide_k{2 * p.k.lo, 2 * p.k.hi}, wide_n{2 * p.n.lo, 2 * p.n.hi};
+  if (too_large(p.m, wide_k) || too_large(p.n, p.k) || too_large(p.m, wide_n))
     return Status(Code::invalid_argument, "an operand would have more than 2^59 elements");
   return {};
 }
@@ -80,6 +86,7 @@ Result<Problem> problem_of(const qturn_problem& given) {
   QTURN_TAKE(a_type, a_type)
   QTURN_TAKE(b_type, b_type)
   QTURN_TAKE(d_type, d_type)
+  QTURN_TAKE(c_type, c_type)
   QTURN_TAKE(a_major, a_major)
   QTURN_TAKE(b_major, b_major)
   QTURN_TAKE(a_layout, a_layout)
@@ -92,9 +99,13 @@ Result<Problem> problem_of(const qturn_problem& given) {
   QTURN_TAKE(scale_block, scale_block)
   QTURN_TAKE(a_rounding, a_rounding)
   QTURN_TAKE(b_rounding, b_rounding)
+  QTURN_TAKE(d_rounding, d_rounding)
   QTURN_TAKE(biased, biased)
   QTURN_TAKE(epilogue, epilogue)
+  QTURN_TAKE(pre_activation, pre_activation)
   QTURN_TAKE(bias, bias)
+  QTURN_TAKE(bias_gradient, bias_gradient)
+  QTURN_TAKE(prologue, prologue)
   QTURN_TAKE(accumulate, accumulate)
   QTURN_TAKE(contract, contract)
   QTURN_TAKE(spread, spread)

@@ -134,6 +134,8 @@ qt_args Executable::step_args(const LoadedStep& step, const qt_args& args,
     return packed_operand(Layout::plain, rows, length, padding_, scratch + workspace_.plain_codes,
                           scratch + workspace_.plain_scales);
   };
+  const std::int64_t columns = output_columns(problem_.epilogue, args.n);
+  const auto result = [&] { return dense_matrix(args.m, columns, scratch + workspace_.result); };
   switch (step.kind) {
     case StepKind::whole:
       return out;
@@ -141,6 +143,19 @@ qt_args Executable::step_args(const LoadedStep& step, const qt_args& args,
     case StepKind::stand_in:
       if (plan_.find(StepKind::quantize_a) || plan_.find(StepKind::pack_a)) out.a = packed_a();
       if (plan_.find(StepKind::quantize_b) || plan_.find(StepKind::pack_b)) out.b = packed_b();
+      if (plan_.find(StepKind::quantize_d)) out.d = result();
+      return out;
+    case StepKind::quantize_d:
+      out.a = result();
+      out.k = columns;
+      out.n = 0;
+      out.operand = 2;
+      out.k0 = out.k_global = 0;
+      return out;
+    case StepKind::bias_gradient:
+      if (multiplies(problem_.op)) std::swap(out.m, out.k);
+      out.n = 0;
+      out.d = dense_matrix(1, out.k, args.bias_gradient);
       return out;
     case StepKind::quantize_a:
       out.d = plan_.find(StepKind::pack_a) ? plain(args.m) : packed_a();
@@ -174,7 +189,7 @@ qt_args Executable::step_args(const LoadedStep& step, const qt_args& args,
 Executable::Shape Executable::shape_of(const qt_args& args) {
   Shape out{args.m, args.n, args.k, args.batch, args.groups};
   std::size_t at = 5;
-  for (const qt_tensor* t : {&args.a, &args.b, &args.c, &args.d, &args.d2})
+  for (const qt_tensor* t : {&args.a, &args.b, &args.c, &args.d, &args.d2, &args.z, &args.aux})
     for (const long long stride : {t->ld, t->scale_ld, t->batch_stride, t->scale_batch_stride})
       out[at++] = stride;
   return out;
@@ -194,6 +209,7 @@ Status Executable::run(const qt_args& args, void* stream, std::int64_t row0_b) c
   if (taken_.test_and_set(std::memory_order_acquire)) {
     for (const LoadedStep& step : steps_) {
       const qt_args now = step_args(step, args, row0_b);
+      if (is_empty(step.problem, now.m, now.n)) continue;
       if (auto status = backend_->launch(*step.kernel, launch_of(step, now), now, stream);
           !status.ok())
         return status;
@@ -216,7 +232,8 @@ Status Executable::run(const qt_args& args, void* stream, std::int64_t row0_b) c
   }
   Status status;
   for (std::size_t i = 0; i < steps_.size() && status.ok(); ++i)
-    status = backend_->launch(*steps_[i].kernel, launches_[i], step_args_[i], stream);
+    if (!is_empty(steps_[i].problem, step_args_[i].m, step_args_[i].n))
+      status = backend_->launch(*steps_[i].kernel, launches_[i], step_args_[i], stream);
   if (!status.ok()) launches_.clear();
   taken_.clear(std::memory_order_release);
   return status;

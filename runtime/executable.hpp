@@ -62,7 +62,7 @@ class Executable {
   };
 
   /// All that launches depend on: a call's sizes and strides.
-  using Shape = std::array<long long, 25>;
+  using Shape = std::array<long long, 33>;
   static Shape shape_of(const qt_args& args);
 
   static std::shared_ptr<Executable> outline(const Backend& backend, const Problem& problem,

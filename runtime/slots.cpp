@@ -49,6 +49,8 @@ const char* slot_name(Which which) {
       return "d";
     case Which::d2:
       return "d2";
+    case Which::z:
+      return "z";
   }
   return "?";
 }
@@ -66,21 +68,28 @@ Slot slot_of(const Problem& p, Layout a_layout, Layout b_layout, Which which, co
   const auto quantized = [&](std::int64_t rows, std::int64_t k) -> Slot {
     return {DType::mxfp4, p.d_layout, rows, k, padding_unit(p)};
   };
-  const auto column_copy = [&] { return copy(p, p.d_layout, s.k, s.m, s.groups); };
+  const std::int64_t columns = output_columns(p.epilogue, s.n);
+  const auto row_copy = [&] { return quantized(s.m, multiplies(p.op) ? columns : s.k); };
+  const auto column_copy = [&] {
+    return copy(p, p.d_layout, multiplies(p.op) ? columns : s.k, s.m, s.groups);
+  };
   switch (which) {
     case Which::a:
-      return input(p, p.a_type, a_layout, p.a_major, s.m, s.k, s.groups);
+      return input(p, p.a_type, a_layout, p.a_major, s.m, input_columns(p.prologue, s.k), s.groups);
     case Which::b:
       return multiplies(p.op) ? input(p, p.b_type, b_layout, p.b_major, s.n, s.k, s.groups)
                               : Slot{};
     case Which::d:
-      if (p.op == Op::quantize)
-        return p.copies == Copies::columns ? column_copy() : quantized(s.m, s.k);
+      if (p.op == Op::quantize || p.op == Op::gemm_quantize)
+        return p.copies == Copies::columns ? column_copy() : row_copy();
       if (p.op == Op::pack) return copy(p, p.d_layout, s.m, s.k, s.groups);
-      if (p.op == Op::gemm_quantize) return quantized(s.m, s.n);
-      return dense(p.d_type, s.m, multiplies(p.op) ? s.n : s.k);
+      if (p.op == Op::column_sums) return dense(p.d_type, 1, s.k);
+      return dense(p.d_type, s.m, multiplies(p.op) ? columns : s.k);
     case Which::d2:
-      return p.op == Op::quantize && p.copies == Copies::both ? column_copy() : Slot{};
+      if (p.op != Op::quantize && p.op != Op::gemm_quantize) return {};
+      return p.copies == Copies::both ? column_copy() : Slot{};
+    case Which::z:
+      return p.pre_activation == PreActivation::kept ? dense(side_type(p), s.m, s.n) : Slot{};
   }
   return {};
 }
@@ -100,8 +109,11 @@ qturn_operand describe(const Problem& problem, const Slot& slot, Which which, co
   out.signs = static_cast<std::int32_t>(problem.signs);
   out.scale_rule = static_cast<std::int32_t>(problem.scale_rule);
   out.scale_block = static_cast<std::int32_t>(problem.scale_block);
+  const bool result = which == Which::d || which == Which::d2;
   out.rounding =
-      static_cast<std::int32_t>(which == Which::b ? problem.b_rounding : problem.a_rounding);
+      static_cast<std::int32_t>(which == Which::b                           ? problem.b_rounding
+                                : result && problem.op == Op::gemm_quantize ? problem.d_rounding
+                                                                            : problem.a_rounding);
   const auto bytes = slot.bytes();
   out.data_bytes = static_cast<std::size_t>(bytes.codes * matrices);
   out.scales_bytes = static_cast<std::size_t>(bytes.scales * matrices);

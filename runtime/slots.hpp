@@ -9,7 +9,7 @@
 
 namespace quarterturn {
 
-enum class Which { a, b, d, d2 };
+enum class Which { a, b, d, d2, z };
 const char* slot_name(Which which);
 
 /// One operand or result. High precision: a stored matrix of `rows` x `columns`. MXFP4: `rows` rows

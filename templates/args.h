@@ -21,8 +21,13 @@ struct qt_args {
   long long groups;        // 1 without grouping
   const int* group_sizes;  // [groups], in the kernel's memory: row ends, or counts in m_masked
   qt_tensor a, b, c, d;
-  qt_tensor d2;      // second quantised copy (columns) of `quantize`, second output of an epilogue
-  const void* bias;  // [n] in d's type, or null
+  qt_tensor d2;      // second quantised copy (columns) of a quantised result
+  qt_tensor z;       // the pre-activation of an epilogue that keeps it
+  qt_tensor aux;     // what a derivative epilogue differentiates at
+  const void* bias;  // [n] in the side type (d's, unless the problem says otherwise), or null
+  const void* norm_weight;  // [k] in a's type: of an RMSNorm before `quantize`
+  float epsilon;            // of that RMSNorm
+  float* bias_gradient;     // column sums of A as it is stored, [batch, columns]
   float alpha, beta;
   unsigned long long noise_seed;  // stochastic rounding: Philox key
   unsigned long long sign_seed;   // signs per call: Philox key

@@ -9,6 +9,7 @@
 #include <limits>
 #include <set>
 
+#include "reference/column_sums.hpp"
 #include "reference/statistics.hpp"
 #include "runtime/operand.hpp"
 #include "tuner/operand_codes.hpp"
@@ -100,7 +101,8 @@ struct Admission::Case {
   std::unique_ptr<Instance> instance;
   std::unique_ptr<Oracle> oracle;
   std::vector<std::int64_t> rows, columns;
-  std::set<Layout> prepared;  ///< layouts whose prepared operands were compared
+  std::vector<std::int64_t> rows_of_b;  ///< that those columns of D come from
+  std::set<Layout> prepared;            ///< layouts whose prepared operands were compared
 
   bool sampled = false;              ///< only the rows above are read back
   std::vector<OracleOutput> wanted;  ///< of the sampled outputs, by batch entry, row and column
@@ -116,7 +118,10 @@ std::string Certificate::text() const {
 }
 
 Admission::Admission(Backend& backend, Problem problem)
-    : backend_(backend), problem_(std::move(problem)), target_(backend.device().target) {}
+    : backend_(backend), problem_(std::move(problem)), target_(backend.device().target) {
+  product_ = problem_;
+  if (product_.op == Op::gemm_quantize) product_.d_type = DType::f32;
+}
 Admission::~Admission() = default;
 
 std::vector<Sizes> Admission::sizes_for(const Problem& p) {
@@ -185,10 +190,12 @@ Status Admission::prepare_samples(Case& one, std::int64_t columns) {
   const auto most = [all](std::size_t some) { return all ? std::string::npos : some; };
   one.rows = sample(s.m, most(kMostRows), one.spec.seed);
   if (!multiplies(problem_.op)) return {};
-  one.columns = sample(s.n, most(static_cast<std::size_t>(columns)), one.spec.seed + 1);
+  one.columns =
+      sample(one.instance->columns(), most(static_cast<std::size_t>(columns)), one.spec.seed + 1);
+  one.rows_of_b = one.oracle->columns_of_z(one.columns);
   for (std::int64_t batch = 0; batch < s.batch; ++batch) {
     one.oracle->prepare(0, batch, one.rows);
-    one.oracle->prepare(1, batch, one.columns);
+    one.oracle->prepare(1, batch, one.rows_of_b);
   }
   const auto rows = static_cast<std::int64_t>(one.rows.size()),
              across = static_cast<std::int64_t>(one.columns.size());
@@ -213,10 +220,10 @@ Status Admission::check_outputs(Case& one, Certificate& certificate) {
         const std::int64_t row = one.rows[static_cast<std::size_t>(i)];
         const std::int64_t line = one.sampled ? batch * rows + i : batch * s.m + row;
         const OracleOutput& wanted = *next++;
-        const double bound = error_bound(problem_, s.k, wanted);
-        const double got = one.now.at(line * s.n + column);
+        const double bound = error_bound(product_, s.k, wanted);
+        const double got = one.now.at(line * one.instance->columns() + column);
         double error = 0;
-        if (!acceptable(problem_.d_type, got, wanted.value, bound, error))
+        if (!acceptable(one.now.type, got, wanted.value, bound, error))
           return rejected(fmt::format(
               "D[{}, {}] is {:.9g}, the reference gives {:.9g} +- {:.2g} ({} inputs, m={} n={} "
               "k={}, alpha={}, beta={})",
@@ -232,7 +239,8 @@ Status Admission::check_outputs(Case& one, Certificate& certificate) {
 // errs.
 Status Admission::check_all(Case& one, Certificate& certificate) {
   const Sizes& s = one.spec.sizes;
-  if (one.stand_in.empty() || one.sampled) return {};
+  // Where an activation makes small what was large, only exact values say how far apart is too far.
+  if (one.stand_in.empty() || one.sampled || problem_.epilogue != Epilogue::none) return {};
   certificate.all_outputs += one.now.size();
   if (same_bits(one.now.bytes, one.stand_in.bytes)) return {};
   if (one.a_norms.empty())
@@ -296,7 +304,7 @@ Status Admission::check_rows(Case& one, std::uint32_t which, const unsigned char
   const SourceOperand& source = which == 1 ? one.instance->b() : one.instance->a();
   const auto padding = padding_unit(problem_);
   const auto bytes = operand_bytes(layout, source.rows, source.k, padding);
-  const auto& rows = which == 1 ? one.columns : one.rows;
+  const auto& rows = which == 1 ? one.rows_of_b : one.rows;
   for (std::int64_t batch = 0; batch < s.batch; ++batch) {
     const PackedView view{layout, codes + batch * bytes.codes, scales + batch * bytes.scales,
                           source.rows, round_up(source.k, padding)};
@@ -352,6 +360,99 @@ Status Admission::check_steps(Case& one, const Executable& executable, Certifica
       return Status(Code::internal,
                     fmt::format("the default quantiser is wrong, so no plan can be judged: {}",
                                 status.message()));
+  }
+  return {};
+}
+
+// A kept pre-activation, at the columns that sampled outputs come from; and the sums beside D.
+Status Admission::check_beside(Case& one, Certificate& certificate) {
+  const Sizes& s = one.spec.sizes;
+  if (problem_.pre_activation == PreActivation::kept) {
+    auto z = one.instance->pre_activation();
+    if (!z.ok()) return z.status();
+    Problem as_z = problem_;
+    as_z.d_type = side_type(problem_);
+    for (std::int64_t batch = 0; batch < s.batch; ++batch)
+      for (const auto row : one.rows)
+        for (const auto column : one.rows_of_b) {
+          const auto wanted = one.oracle->pre_activation(batch, row, column);
+          const double got = z->at((batch * s.m + row) * s.n + column);
+          double error = 0;
+          if (!acceptable(as_z.d_type, got, wanted.value, error_bound(as_z, s.k, wanted), error))
+            return rejected(fmt::format("z[{}, {}] is {:.9g}, the reference gives {:.9g}", row,
+                                        column, got, wanted.value));
+          ++certificate.outputs;
+        }
+  }
+  if (problem_.bias_gradient == BiasGradient::none) return {};
+  auto sums = one.instance->sums();
+  if (!sums.ok()) return sums.status();
+  const SourceOperand& a = one.instance->a();
+  const bool turned = a.major == Major::rows;
+  const std::int64_t rows = turned ? a.k : a.rows, columns = turned ? a.rows : a.k;
+  for (std::int64_t batch = 0; batch < s.batch; ++batch)
+    for (const auto column : sample(columns, 4 * kMostRows, one.spec.seed + 2)) {
+      std::vector<float> x;
+      for (std::int64_t r = 0; r < rows; ++r)
+        x.push_back(turned ? a.at(batch, column, r) : a.at(batch, r, column));
+      const float wanted = reference::column_sums(x.data(), rows, 1, 1)[0];
+      const float got = sums->at(batch * columns + column);
+      if (got != wanted && !(std::isnan(got) && std::isnan(wanted)))
+        return rejected(fmt::format("the sum of column {} is {:.9g}, the reference gives {:.9g}",
+                                    column, got, wanted));
+      ++certificate.outputs;
+    }
+  return {};
+}
+
+// D's codes are those of the plan's own binary32 result, which lies in the workspace.
+Status Admission::check_quantized_product(Case& one, const Executable& executable,
+                                          Certificate& certificate) {
+  const Sizes& s = one.spec.sizes;
+  const Workspace places = workspace_of(
+      problem_, target_, executable.plan(),
+      {problem_.m.hi, problem_.n.hi, problem_.k.hi, problem_.batch.hi, problem_.groups.hi});
+  auto workspace = one.instance->workspace();
+  if (!workspace.ok()) return workspace.status();
+  const std::int64_t columns = one.instance->columns(), count = s.batch * s.m * columns;
+  one.now.type = DType::f32;
+  one.now.bytes.assign(workspace->begin() + places.result,
+                       workspace->begin() + places.result + count * 4);
+  if (auto status = check_outputs(one, certificate); !status.ok()) return status;
+  if (!is_readable(problem_.d_layout)) return {};
+  auto spec = reference_spec(problem_, 0);
+  spec.rounding = static_cast<reference::Rounding>(problem_.d_rounding);
+  spec.noise.operand = 2;
+  for (const bool turned : {false, true}) {
+    if (problem_.copies == (turned ? Copies::rows : Copies::columns)) continue;
+    auto packed = one.instance->packed(turned && problem_.copies == Copies::both ? 1 : 0);
+    if (!packed.ok()) return packed.status();
+    spec.noise.transposed = turned ? 1 : 0;
+    const std::int64_t rows = turned ? columns : s.m, k = turned ? s.m : columns;
+    const auto padding = padding_unit(problem_);
+    const auto bytes = operand_bytes(problem_.d_layout, rows, k, padding);
+    for (std::int64_t batch = 0; batch < s.batch; ++batch) {
+      std::vector<float> x;
+      for (std::int64_t r = 0; r < rows; ++r)
+        for (std::int64_t i = 0; i < k; ++i)
+          x.push_back(
+              one.now.at(batch * s.m * columns + (turned ? i * columns + r : r * columns + i)));
+      const auto wanted = reference::quantize(x.data(), rows, k, k, spec);
+      const PackedView view{problem_.d_layout, packed->codes.data() + batch * bytes.codes,
+                            packed->scales.data() + batch * bytes.scales, rows,
+                            round_up(k, padding)};
+      for (const auto row : sample(rows, 4 * kMostRows, one.spec.seed)) {
+        OracleRow line;
+        line.codes.assign(wanted.codes.begin() + row * wanted.k / 2,
+                          wanted.codes.begin() + (row + 1) * wanted.k / 2);
+        line.scales.assign(wanted.scales.begin() + row * wanted.k / 32,
+                           wanted.scales.begin() + (row + 1) * wanted.k / 32);
+        if (auto reason = compare_row(view, row, line); !reason.empty())
+          return rejected(fmt::format("{}{} of its own binary32 result",
+                                      turned ? "transposed copy: " : "", reason));
+        ++certificate.code_rows;
+      }
+    }
   }
   return {};
 }
@@ -433,6 +534,11 @@ Status Admission::run_case(Case& one, const Executable& executable, Certificate&
   if (auto status = instance.check_memory(inputs); !status.ok()) return status;
   if (certificate.repeatable == 0 && problem_.repro != Reproducibility::any)
     return rejected("two runs on the same inputs gave different bits");
+  if (auto status = check_beside(one, certificate); !status.ok()) return status;
+  if (problem_.op == Op::gemm_quantize) {
+    if (auto status = check_steps(one, executable, certificate); !status.ok()) return status;
+    return check_quantized_product(one, executable, certificate);
+  }
   if (codes) return check_quantized_result(one, certificate);
   if (!multiplies(problem_.op))
     return Status(Code::not_supported,
@@ -452,7 +558,7 @@ Status Admission::check_bias(const Executable& executable, Certificate& certific
       continue;
     const Problem part = step_problem(problem_, target_, executable.plan(), step.kind);
     if (!is_stochastic(part.a_rounding) || !is_readable(part.d_layout) ||
-        part.scale_block != ScaleBlock::b1x32)
+        part.scale_block != ScaleBlock::b1x32 || part.prologue != Prologue::none)
       continue;
     if (clips(part.scale_rule)) continue;  // biased by what the caller asked for
     auto quantizer = Executable::build(backend_, part, Plan{{{StepKind::whole, step.variant}}});

@@ -55,11 +55,14 @@ class Admission {
   Status check_steps(Case& one, const Executable& executable, Certificate& certificate);
   Status check_rows(Case& one, std::uint32_t which, const unsigned char* codes,
                     const unsigned char* scales, Layout layout, Certificate& certificate);
+  Status check_beside(Case& one, Certificate& certificate);
+  Status check_quantized_product(Case& one, const Executable& executable, Certificate& certificate);
   Status check_quantized_result(Case& one, Certificate& certificate);
   Status check_bias(const Executable& executable, Certificate& certificate);
 
   Backend& backend_;
   Problem problem_;
+  Problem product_;  ///< of gemm_quantize: with a binary32 result
   Target target_;
   std::vector<std::unique_ptr<Case>> cases_;
   std::string admitted_, disproved_;

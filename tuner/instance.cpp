@@ -81,30 +81,48 @@ void Instance::describe_sources() {
   const Problem& p = spec_.problem;
   const Sizes& s = spec_.sizes;
   const auto source = [&](Profile profile, std::uint64_t salt, DType type, Major major,
-                          std::int64_t rows) {
+                          std::int64_t rows, std::int64_t k) {
     SourceOperand out;
     out.major = major;
     out.rows = rows;
-    out.k = s.k;
+    out.k = k;
     for (std::int64_t batch = 0; batch < s.batch; ++batch) {
       const auto seed = spec_.seed * 1000003 + salt + 17 * static_cast<std::uint64_t>(batch);
       const bool as_is = major == Major::k;
-      out.entries.emplace_back(profile, seed, source_type(type), as_is ? rows : s.k,
-                               as_is ? s.k : rows);
+      out.entries.emplace_back(profile, seed, source_type(type), as_is ? rows : k,
+                               as_is ? k : rows);
     }
     return out;
   };
-  a_ = source(spec_.a_profile, 1, p.a_type, p.a_major, s.m);
+  a_ = source(spec_.a_profile, 1, p.a_type, p.a_major, s.m, input_columns(p.prologue, s.k));
   a_.special = spec_.special;
-  if (!multiplies(p.op)) return;
-  b_ = source(spec_.b_profile, 2, p.b_type, p.b_major, s.n);
-  if (p.accumulate == Accumulate::accumulate)
+  const auto side = [&](std::uint64_t salt, Profile profile, std::int64_t columns) {
+    std::vector<Matrix> out;
     for (std::int64_t batch = 0; batch < s.batch; ++batch)
-      c_.emplace_back(Profile::heavy_tail,
-                      spec_.seed * 1000003 + 3 + 17 * static_cast<std::uint64_t>(batch), p.d_type,
-                      s.m, s.n);
+      out.emplace_back(profile,
+                       spec_.seed * 1000003 + salt + 17 * static_cast<std::uint64_t>(batch),
+                       side_type(p), s.m, columns);
+    return out;
+  };
+  if (p.prologue == Prologue::rmsnorm)
+    norm_weight_ = Matrix(Profile::forward, spec_.seed * 1000003 + 5, p.a_type, 1, s.k);
+  if (!multiplies(p.op)) return;
+  b_ = source(spec_.b_profile, 2, p.b_type, p.b_major, s.n, s.k);
+  if (p.accumulate == Accumulate::accumulate) c_ = side(3, Profile::heavy_tail, s.n);
+  if (is_derivative(p.epilogue)) aux_ = side(6, Profile::forward, aux_columns(p.epilogue, s.n));
   if (p.bias == Bias::per_column)
-    bias_ = Matrix(Profile::forward, spec_.seed * 1000003 + 4, p.d_type, 1, s.n);
+    bias_ = Matrix(Profile::forward, spec_.seed * 1000003 + 4, side_type(p), 1, s.n);
+}
+
+float Instance::aux_at(std::int64_t batch, std::int64_t row, std::int64_t column) const {
+  return aux_[static_cast<std::size_t>(batch)].at(row, column);
+}
+
+float Instance::norm_weight_at(std::int64_t column) const { return norm_weight_.at(0, column); }
+
+std::int64_t Instance::columns() const {
+  const Problem& p = spec_.problem;
+  return multiplies(p.op) ? output_columns(p.epilogue, spec_.sizes.n) : spec_.sizes.k;
 }
 
 float Instance::c_at(std::int64_t batch, std::int64_t row, std::int64_t column) const {
@@ -163,10 +181,19 @@ Status Instance::allocate_sources() {
     if (!stored.ok()) return stored.status();
     c_memory_ = std::move(*stored);
   }
-  if (bias_.columns() > 0) {
-    auto bias = Memory::of(backend_, bias_.bytes(bias_.columns()));
-    if (!bias.ok()) return bias.status();
-    bias_memory_ = std::move(*bias);
+  if (!aux_.empty()) {
+    SourceOperand aux;
+    aux.entries = aux_;
+    auto stored = store_source(aux);
+    if (!stored.ok()) return stored.status();
+    aux_memory_ = std::move(*stored);
+  }
+  for (const auto& [vector, memory] :
+       {std::pair(&bias_, &bias_memory_), {&norm_weight_, &norm_memory_}}) {
+    if (vector->columns() == 0) continue;
+    auto stored = Memory::of(backend_, vector->bytes(vector->columns()));
+    if (!stored.ok()) return stored.status();
+    *memory = std::move(*stored);
   }
   return {};
 }
@@ -235,6 +262,17 @@ Status Instance::allocate_result(const Executable& executable) {
     workspace_ = std::move(*memory);
   }
   if (d_memory_.data.data() || d2_memory_.data.data()) return {};
+  if (p.pre_activation == PreActivation::kept) {
+    auto z = Memory::allocate(backend_, s.batch * s.m * s.n * bytes_of(side_type(p)));
+    if (!z.ok()) return z.status();
+    z_memory_.data = std::move(*z);
+    z_memory_.tensor = dense_matrix(s.m, s.n, z_memory_.data.data());
+  }
+  if (p.bias_gradient != BiasGradient::none) {
+    auto sums = Memory::allocate(backend_, s.batch * (multiplies(p.op) ? s.m : s.k) * 4);
+    if (!sums.ok()) return sums.status();
+    sums_memory_ = std::move(*sums);
+  }
   if (p.d_type == DType::mxfp4) {
     const auto make = [&](Stored& to, std::int64_t rows, std::int64_t k) -> Status {
       const auto bytes = operand_bytes(p.d_layout, rows, k, padding);
@@ -248,12 +286,13 @@ Status Instance::allocate_result(const Executable& executable) {
       return {};
     };
     const bool columns_only = p.copies == Copies::columns;
-    if (auto status = columns_only ? make(d_memory_, s.k, s.m) : make(d_memory_, s.m, s.k);
+    const auto across = columns();
+    if (auto status = columns_only ? make(d_memory_, across, s.m) : make(d_memory_, s.m, across);
         !status.ok())
       return status;
-    return p.copies == Copies::both ? make(d2_memory_, s.k, s.m) : Status{};
+    return p.copies == Copies::both ? make(d2_memory_, across, s.m) : Status{};
   }
-  const std::int64_t columns = !multiplies(p.op) ? s.k : s.n;
+  const std::int64_t columns = this->columns();
   result_ld_ =
       spec_.rows == Rows::wider ? round_up(columns, kExtraColumns) + kExtraColumns : columns;
   auto memory = Memory::allocate(backend_, s.batch * s.m * result_ld_ * bytes_of(p.d_type));
@@ -284,7 +323,12 @@ Result<qt_args> Instance::arguments(const Executable& executable) {
   args.c = c_memory_.tensor;
   args.d = d_memory_.tensor;
   args.d2 = d2_memory_.tensor;
+  args.z = z_memory_.tensor;
+  args.aux = aux_memory_.tensor;
   args.bias = bias_memory_.data();
+  args.norm_weight = norm_memory_.data();
+  args.epsilon = InstanceKeys::epsilon;
+  args.bias_gradient = static_cast<float*>(sums_memory_.data());
   args.alpha = spec_.alpha;
   args.beta = c_.empty() ? 0 : spec_.beta;
   set_keys(args);
@@ -294,7 +338,8 @@ Result<qt_args> Instance::arguments(const Executable& executable) {
 }
 
 const Instance::Stored* Instance::stored_at(const void* data) const {
-  for (const Stored* stored : {&a_memory_, &b_memory_, &c_memory_, &d_memory_, &d2_memory_})
+  for (const Stored* stored :
+       {&a_memory_, &b_memory_, &c_memory_, &aux_memory_, &d_memory_, &d2_memory_, &z_memory_})
     if (stored->data.data() == data) return stored;
   for (const auto* packed : {&a_packed_, &b_packed_})
     for (const auto& [layout, stored] : *packed)
@@ -326,7 +371,7 @@ Result<std::vector<qt_args>> Instance::rotated(const Executable& executable, std
   std::vector<qt_args> out{*first};
   while (out.size() < copies) {
     qt_args next = *first;
-    for (qt_tensor* tensor : {&next.a, &next.b, &next.c, &next.d, &next.d2}) {
+    for (qt_tensor* tensor : {&next.a, &next.b, &next.c, &next.aux, &next.d, &next.d2, &next.z}) {
       auto copy = copy_of(*tensor);
       if (!copy.ok()) return copy.status();
       *tensor = *copy;
@@ -337,8 +382,8 @@ Result<std::vector<qt_args>> Instance::rotated(const Executable& executable, std
 }
 
 Status Instance::poison() {
-  for (Memory* memory :
-       {&workspace_, &d_memory_.data, &d_memory_.scales, &d2_memory_.data, &d2_memory_.scales})
+  for (Memory* memory : {&workspace_, &d_memory_.data, &d_memory_.scales, &d2_memory_.data,
+                         &d2_memory_.scales, &z_memory_.data, &sums_memory_})
     if (memory->data())
       if (auto status = memory->poison(); !status.ok()) return status;
   return {};
@@ -353,13 +398,17 @@ Status Instance::check_memory(Inputs inputs) const {
                                      {&b_memory_, "B"},
                                      {&c_memory_, "C"},
                                      {&d_memory_, "D"},
-                                     {&d2_memory_, "D2"}})
+                                     {&d2_memory_, "D2"},
+                                     {&aux_memory_, "aux"},
+                                     {&z_memory_, "z"}})
     if (auto status = check(*stored, name); !status.ok()) return status;
   for (const auto& [layout, stored] : a_packed_)
     if (auto status = check(stored, "quantised A"); !status.ok()) return status;
   for (const auto& [layout, stored] : b_packed_)
     if (auto status = check(stored, "quantised B"); !status.ok()) return status;
   if (auto status = bias_memory_.check_guards("the bias"); !status.ok()) return status;
+  if (auto status = norm_memory_.check_guards("the norm's weights"); !status.ok()) return status;
+  if (auto status = sums_memory_.check_guards("the sums"); !status.ok()) return status;
   if (auto status = workspace_.check_guards("the workspace"); !status.ok()) return status;
   if (inputs == Inputs::trusted) return {};
   // What the caller gave must be as it was; weights are too large to compare each time.
@@ -376,7 +425,7 @@ Status Instance::check_memory(Inputs inputs) const {
 Status Instance::result(Outputs& out) const {
   if (auto status = d_memory_.data.read(scratch_); !status.ok()) return status;
   const Problem& p = spec_.problem;
-  const std::int64_t columns = !multiplies(p.op) ? spec_.sizes.k : spec_.sizes.n;
+  const std::int64_t columns = this->columns();
   const std::int64_t size = bytes_of(p.d_type), rows = spec_.sizes.batch * spec_.sizes.m;
   out.type = p.d_type;
   if (result_ld_ == columns) {
@@ -395,7 +444,7 @@ Status Instance::result(Outputs& out) const {
 
 Status Instance::result_rows(const std::vector<std::int64_t>& rows, Outputs& out) const {
   const Problem& p = spec_.problem;
-  const std::int64_t columns = !multiplies(p.op) ? spec_.sizes.k : spec_.sizes.n;
+  const std::int64_t columns = this->columns();
   const std::int64_t size = bytes_of(p.d_type);
   out.type = p.d_type;
   out.bytes.resize(static_cast<std::size_t>(spec_.sizes.batch * columns * size) * rows.size());
@@ -421,6 +470,18 @@ Status Instance::check_gap(const unsigned char* line, std::int64_t columns,
       return Status(Code::rejected,
                     fmt::format("wrote beyond the last column of D, in row {}", row));
   return {};
+}
+
+Result<Outputs> Instance::pre_activation() const {
+  auto bytes = z_memory_.data.read();
+  if (!bytes.ok()) return bytes.status();
+  return Outputs{side_type(spec_.problem), std::move(*bytes)};
+}
+
+Result<Outputs> Instance::sums() const {
+  auto bytes = sums_memory_.read();
+  if (!bytes.ok()) return bytes.status();
+  return Outputs{DType::f32, std::move(*bytes)};
 }
 
 Result<Instance::Packed> Instance::packed(int which) const {
@@ -451,15 +512,22 @@ std::int64_t Instance::traffic_bytes(const Executable& executable) const {
     const auto bytes = operand_bytes(layout, rows, s.k, padding_unit(p));
     return bytes.codes + bytes.scales;
   };
+  const auto across = columns();
   std::int64_t bytes = operand(p.a_type, executable.a_layout(), s.m);
-  if (!multiplies(p.op)) {
+  if (p.prologue != Prologue::none) bytes += s.m * (a_.k - s.k) * bytes_of(p.a_type);
+  if (p.d_type == DType::mxfp4) {
     const auto copies = p.copies == Copies::both ? 2 : 1;
-    const auto packed = operand_bytes(p.d_layout, s.m, s.k, padding_unit(p));
-    bytes += p.d_type == DType::mxfp4 ? copies * (packed.codes + packed.scales)
-                                      : s.m * s.k * bytes_of(p.d_type);
+    const auto packed = operand_bytes(p.d_layout, s.m, across, padding_unit(p));
+    bytes += copies * (packed.codes + packed.scales);
   } else {
-    bytes += operand(p.b_type, executable.b_layout(), s.n) + s.m * s.n * bytes_of(p.d_type);
-    if (p.accumulate == Accumulate::accumulate) bytes += s.m * s.n * bytes_of(p.d_type);
+    bytes += s.m * across * bytes_of(p.d_type);
+  }
+  if (multiplies(p.op)) {
+    bytes += operand(p.b_type, executable.b_layout(), s.n);
+    const auto read = (p.accumulate == Accumulate::accumulate ? s.n : 0) +
+                      aux_columns(p.epilogue, s.n) +
+                      (p.pre_activation == PreActivation::kept ? s.n : 0);
+    bytes += s.m * read * bytes_of(side_type(p));
   }
   return bytes * s.batch;
 }

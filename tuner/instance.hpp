@@ -61,6 +61,11 @@ class Instance {
   /// C and bias as the oracle needs them, in d's type.
   float c_at(std::int64_t batch, std::int64_t row, std::int64_t column) const;
   float bias_at(std::int64_t column) const;
+  /// What a derivative epilogue differentiates at, and an RMSNorm's weights.
+  float aux_at(std::int64_t batch, std::int64_t row, std::int64_t column) const;
+  float norm_weight_at(std::int64_t column) const;
+  /// Columns of D, also where it is quantised.
+  std::int64_t columns() const;
 
   /// The call's arguments for a plan: operands in its layouts (quantised here where the problem
   /// takes them quantised), a poisoned result and workspace.
@@ -82,6 +87,10 @@ class Instance {
   /// Of every batch entry the rows named, [batch][rows][n].
   Status result_rows(const std::vector<std::int64_t>& rows, Outputs& out) const;
   Result<std::vector<unsigned char>> workspace() const { return workspace_.read(); }
+  /// The kept pre-activation, [batch][m][n]; and the sums beside the result, [batch][columns of A
+  /// as it is stored].
+  Result<Outputs> pre_activation() const;
+  Result<Outputs> sums() const;
   /// Codes and scales of a one-operand op: of D, and of D2 where there is one.
   struct Packed {
     std::vector<unsigned char> codes, scales;
@@ -115,10 +124,10 @@ class Instance {
   Backend& backend_;
   InstanceSpec spec_;
   SourceOperand a_, b_;
-  std::vector<Matrix> c_;
-  Matrix bias_;
-  Stored a_memory_, b_memory_, c_memory_, d_memory_, d2_memory_;
-  Memory bias_memory_, workspace_;
+  std::vector<Matrix> c_, aux_;
+  Matrix bias_, norm_weight_;
+  Stored a_memory_, b_memory_, c_memory_, aux_memory_, d_memory_, d2_memory_, z_memory_;
+  Memory bias_memory_, norm_memory_, sums_memory_, workspace_;
   std::map<Layout, Stored> a_packed_, b_packed_;
   std::vector<Stored> copies_;
   std::int64_t result_ld_ = 0;
@@ -129,6 +138,7 @@ class Instance {
 struct InstanceKeys {
   static constexpr std::uint64_t noise_seed = 0x5eed0123456789abull;
   static constexpr std::uint32_t stream = 7;
+  static constexpr float epsilon = 1e-5f;  // of an RMSNorm
   static constexpr std::uint64_t sign_seed = 0x51600fedcba98765ull;
   static constexpr std::uint32_t sign_mask[8] = {0x9d2c5680u, 0x1571c3a5u, 0x8f0e7d64u,
                                                  0x2b4a9913u, 0xe5d06f88u, 0x73b812ceu,

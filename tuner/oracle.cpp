@@ -5,7 +5,9 @@
 #include <cmath>
 #include <thread>
 
+#include "reference/epilogue.hpp"
 #include "reference/gemm.hpp"
+#include "reference/prologue.hpp"
 
 namespace quarterturn {
 namespace {
@@ -40,14 +42,30 @@ reference::QuantizeSpec reference_spec(const Problem& problem, std::uint32_t whi
   return spec;
 }
 
+Oracle::Oracle(const Instance& instance) : instance_(instance) {
+  const Problem& p = instance.spec().problem;
+  if (p.prologue == Prologue::none || p.copies == Copies::rows) return;
+  for (std::int64_t batch = 0; batch < instance.spec().sizes.batch; ++batch)
+    for (std::int64_t row = 0; row < instance.a().rows; ++row)
+      activated_.push_back(prologue_row(instance, batch, row));
+}
+
 OracleRow Oracle::work_out(std::uint32_t which, std::int64_t batch, std::int64_t row,
                            bool transposed) const {
   const Problem& problem = instance_.spec().problem;
   const SourceOperand& source = which == 1 ? instance_.b() : instance_.a();
-  const std::int64_t k = transposed ? source.rows : source.k;
+  const bool activated = problem.prologue != Prologue::none;
+  const std::int64_t across = activated ? instance_.spec().sizes.k : source.k;
+  const std::int64_t k = transposed ? source.rows : across;
   OracleRow out;
   std::vector<float> values;
+  std::vector<float> behind;  // the prologue
+  if (activated && !transposed) behind = prologue_row(instance_, batch, row);
   const auto element = [&](std::int64_t r, std::int64_t i) {
+    if (activated)
+      return transposed ? activated_[static_cast<std::size_t>(batch * source.rows + i)]
+                                    [static_cast<std::size_t>(r)]
+                        : behind[static_cast<std::size_t>(i)];
     return transposed ? source.at(batch, i, r) : source.at(batch, r, i);
   };
   if (!quantises(problem, which)) {
@@ -59,7 +77,7 @@ OracleRow Oracle::work_out(std::uint32_t which, std::int64_t batch, std::int64_t
   // A square scale block needs its 32 rows.
   const bool square = spec.block == reference::ScaleBlock::b32x32;
   const std::int64_t first = square ? row / 32 * 32 : row;
-  const std::int64_t rows = transposed ? source.k : source.rows;
+  const std::int64_t rows = transposed ? across : source.rows;
   const std::int64_t count = square ? std::min<std::int64_t>(32, rows - first) : 1;
   for (std::int64_t r = first; r < first + count; ++r)
     for (std::int64_t i = 0; i < k; ++i) values.push_back(element(r, i));
@@ -113,7 +131,57 @@ void Oracle::prepare(std::uint32_t which, std::int64_t batch,
     rows_[which][batch * all + missing[i]] = std::move(found[i]);
 }
 
+std::vector<float> prologue_row(const Instance& instance, std::int64_t batch, std::int64_t row) {
+  const Problem& p = instance.spec().problem;
+  const std::int64_t k = instance.spec().sizes.k;
+  const auto at = [&](std::int64_t i) { return instance.a().at(batch, row, i); };
+  std::vector<float> x, weights;
+  if (p.prologue == Prologue::rmsnorm) {
+    for (std::int64_t i = 0; i < k; ++i) {
+      x.push_back(at(i));
+      weights.push_back(instance.norm_weight_at(i));
+    }
+    return reference::rmsnorm(x.data(), weights.data(), k, InstanceKeys::epsilon);
+  }
+  const bool split = p.prologue == Prologue::swiglu_split;
+  for (std::int64_t i = 0; i < k; ++i)
+    x.push_back(split ? reference::swiglu32(at(i), at(k + i))
+                      : reference::swiglu32(at(2 * i), at(2 * i + 1)));
+  return x;
+}
+
+std::vector<std::int64_t> Oracle::columns_of_z(const std::vector<std::int64_t>& columns) const {
+  const auto form = same<reference::Epilogue>(instance_.spec().problem.epilogue);
+  std::vector<std::int64_t> out;
+  for (const auto column : columns) {
+    const auto from = reference::sources_of(form, column, instance_.spec().sizes.n);
+    out.push_back(from.first);
+    if (from.second >= 0) out.push_back(from.second);
+  }
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
+}
+
 OracleOutput Oracle::output(std::int64_t batch, std::int64_t row, std::int64_t column) {
+  const Problem& problem = instance_.spec().problem;
+  const Sizes& sizes = instance_.spec().sizes;
+  if (problem.epilogue == Epilogue::none) return pre_activation(batch, row, column);
+  const auto form = same<reference::Epilogue>(problem.epilogue);
+  const auto from = reference::sources_of(form, column, sizes.n);
+  const auto product = [&](std::int64_t at) -> reference::Product {
+    if (at < 0) return {};
+    const auto z = pre_activation(batch, row, at);
+    return {z.value, z.magnitude};
+  };
+  const auto aux = [&](std::int64_t i) { return double(instance_.aux_at(batch, row, i)); };
+  const auto wanted =
+      reference::activate(form, column, sizes.n, product(from.first), product(from.second),
+                          relative_bound(problem, sizes.k), aux);
+  return {wanted.value, 0, wanted.error};
+}
+
+OracleOutput Oracle::pre_activation(std::int64_t batch, std::int64_t row, std::int64_t column) {
   const InstanceSpec& spec = instance_.spec();
   const auto& a = this->row(0, batch, row).values;
   const auto& b = this->row(1, batch, column).values;
@@ -134,17 +202,22 @@ OracleOutput Oracle::output(std::int64_t batch, std::int64_t row, std::int64_t c
           std::fabs(factor) * magnitude + std::fabs(added) + std::fabs(bias)};
 }
 
-double error_bound(const Problem& problem, std::int64_t k, const OracleOutput& output) {
+double relative_bound(const Problem& problem, std::int64_t k) {
   constexpr double kFloat = 0x1p-23;
   double relative = (static_cast<double>(k) / 16 + 16) * kFloat;
   if (problem.a_type != DType::mxfp4 && problem.op == Op::gemm)
     relative = (static_cast<double>(k) + 16) * kFloat;
   if (problem.contract == Contract::fast) relative += 0x1p-9;
+  return relative;
+}
+
+double error_bound(const Problem& problem, std::int64_t k, const OracleOutput& output) {
+  const double relative = relative_bound(problem, k);
   double step = 0x1p-149;
   if (problem.d_type == DType::bf16) step = std::max(std::fabs(output.value) * 0x1p-8, 0x1p-133);
   if (problem.d_type == DType::f16) step = std::max(std::fabs(output.value) * 0x1p-11, 0x1p-24);
   // Values at the type's end may round to infinity on either side; the caller compares those apart.
-  return relative * output.magnitude + step;
+  return relative * output.magnitude + output.error + step;
 }
 
 }  // namespace quarterturn

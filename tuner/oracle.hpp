@@ -21,11 +21,12 @@ struct OracleRow {
 struct OracleOutput {
   double value = 0;
   double magnitude = 0;  ///< sum of |terms|, which error bounds are made of
+  double error = 0;      ///< beyond those: what an epilogue makes of them, and its own
 };
 
 class Oracle {
  public:
-  explicit Oracle(const Instance& instance) : instance_(instance) {}
+  explicit Oracle(const Instance& instance);
 
   /// Row of A (`which` 0) or B (1), kept once it is worked out. High-precision operands that the
   /// problem does not quantise (weight-only) have values alone.
@@ -36,6 +37,12 @@ class Oracle {
 
   OracleOutput output(std::int64_t batch, std::int64_t row, std::int64_t column);
 
+  /// z = alpha A B^T + beta C + bias, before the epilogue.
+  OracleOutput pre_activation(std::int64_t batch, std::int64_t row, std::int64_t column);
+
+  /// The columns of z, so rows of B, that columns of D come from.
+  std::vector<std::int64_t> columns_of_z(const std::vector<std::int64_t>& columns) const;
+
   /// Works out many rows on all cores.
   void prepare(std::uint32_t which, std::int64_t batch, const std::vector<std::int64_t>& rows);
 
@@ -44,6 +51,7 @@ class Oracle {
                      bool transposed) const;
 
   const Instance& instance_;
+  std::vector<std::vector<float>> activated_;  ///< X behind a prologue, for transposed copies
   std::map<std::int64_t, OracleRow> rows_[3];  ///< by batch * rows + row; A, B, A transposed
 };
 
@@ -54,5 +62,11 @@ reference::QuantizeSpec reference_spec(const Problem& problem, std::uint32_t whi
 /// of d's type. `exact` sums are binary32 in some order over blocks or elements; `fast` ones pass
 /// through tensor cores that keep 13 fraction bits over short stretches.
 double error_bound(const Problem& problem, std::int64_t k, const OracleOutput& output);
+
+/// The part of it that is a multiple of the magnitude.
+double relative_bound(const Problem& problem, std::int64_t k);
+
+/// X as `quantize` rotates it: row `row` behind the problem's prologue.
+std::vector<float> prologue_row(const Instance& instance, std::int64_t batch, std::int64_t row);
 
 }  // namespace quarterturn

@@ -80,6 +80,10 @@ Problem one_operand_problem(const Linear& linear, const Extent& tokens, const Re
   const bool reads_codes = recipe.op == Op::dequantize || recipe.op == Op::pack;
   const bool writes_codes = recipe.op == Op::quantize || recipe.op == Op::pack;
   p.a_type = reads_codes ? DType::mxfp4 : recipe.in_type;
+  if (recipe.op == Op::quantize) {
+    p.prologue = recipe.prologue;
+    p.bias_gradient = recipe.bias_gradient;
+  }
   p.d_type = writes_codes                     ? DType::mxfp4
              : recipe.out_type == DType::none ? recipe.in_type
                                               : recipe.out_type;
@@ -135,9 +139,16 @@ Problem linear_problem(const Linear& linear, Role role, const Extent& tokens,
   p.repro = recipe.repro;
   p.accumulate = recipe.accumulate;
   p.bias = recipe.bias;
-  p.d_type = recipe.out_type != DType::none ? recipe.out_type
-             : role == Role::wgrad          ? DType::f32
-                                            : recipe.in_type;
+  p.d_type = recipe.op == Op::gemm_quantize   ? DType::mxfp4
+             : recipe.out_type != DType::none ? recipe.out_type
+             : role == Role::wgrad            ? DType::f32
+                                              : recipe.in_type;
+  const Role of_epilogue = is_derivative(recipe.epilogue) ? Role::dgrad : Role::fprop;
+  if (role == of_epilogue || role == Role::none) {
+    p.epilogue = recipe.epilogue;
+    p.pre_activation = recipe.pre_activation;
+  }
+  if (role == Role::wgrad) p.bias_gradient = recipe.bias_gradient;
   const auto out = Extent::exactly(linear.out), in = Extent::exactly(linear.in);
   switch (role) {
     case Role::none:

@@ -58,6 +58,12 @@ struct Recipe {
   Reproducibility repro = Reproducibility::run_to_run;
   Accumulate accumulate = Accumulate::overwrite;
   Bias bias = Bias::none;
+  /// Activations are of Fprop and their derivatives of Dgrad; the gradient of a bias is of Wgrad,
+  /// and of `quantize`, as a prologue is.
+  Epilogue epilogue = Epilogue::none;
+  PreActivation pre_activation = PreActivation::dropped;
+  BiasGradient bias_gradient = BiasGradient::none;
+  Prologue prologue = Prologue::none;
 };
 
 /// One Problem and who poses it.

@@ -14,6 +14,7 @@ const Family& quantize();
 const Family& pack();
 const Family& dequantize();
 const Family& hadamard();
+const Family& column_sums();
 
 std::vector<const Family*> families();
 

@@ -43,10 +43,10 @@ class Gemm : public Family {
                        "qt::cpu::gemm");
   }
 
-  Launch launch(const Problem&, const Variant& v, const qt_args& args,
+  Launch launch(const Problem& p, const Variant& v, const qt_args& args,
                 std::int64_t) const override {
     Launch out;
-    out.parts = gemm_parts(v, args.batch, args.m, args.n);
+    out.parts = gemm_parts(p, v, args.batch, args.m, args.n);
     return out;
   }
 

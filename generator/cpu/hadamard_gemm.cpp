@@ -75,10 +75,10 @@ class HadamardGemm : public Family {
         "qt::cpu::hadamard_gemm");
   }
 
-  Launch launch(const Problem&, const Variant& v, const qt_args& args,
+  Launch launch(const Problem& p, const Variant& v, const qt_args& args,
                 std::int64_t) const override {
     Launch out;
-    out.parts = gemm_parts(v, args.batch, args.m, args.n);
+    out.parts = gemm_parts(p, v, args.batch, args.m, args.n);
     return out;
   }
 
@@ -87,7 +87,7 @@ class HadamardGemm : public Family {
   std::int64_t workspace_bytes(const Problem& p, const Variant& v,
                                const Sizes& sizes) const override {
     const auto blocks = round_up(sizes.k, padding_unit(p)) / kBlock;
-    return gemm_parts(v, sizes.batch, sizes.m, sizes.n) *
+    return gemm_parts(p, v, sizes.batch, sizes.m, sizes.n) *
            qt::cpu::QuantizedRows::of(sizes.m, blocks, v.value("block_m")).bytes();
   }
 

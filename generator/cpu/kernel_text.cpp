@@ -86,9 +86,13 @@ void KernelText::product(const Problem& p) {
   dimension("k", p.k);
   integer("k_unit", unit_of(p), "operands are padded to a multiple of this along K");
   grouping(p);
-  constant("qt::cpu::DType", "d_type", dtype_text(p.d_type), "of D, C and bias");
+  constant("qt::cpu::DType", "d_type", dtype_text(p.d_type), "of D");
+  constant("qt::cpu::DType", "side_type", dtype_text(side_type(p)), "of C, bias, aux and z");
   flag("accumulate", p.accumulate == Accumulate::accumulate, "adds beta * C");
   flag("bias", p.bias == Bias::per_column, "adds a vector of n");
+  constant("qt::Epilogue", "epilogue", fmt::format("qt::Epilogue::{}", name_of(p.epilogue)),
+           "from z to D");
+  flag("keeps_z", p.pre_activation == PreActivation::kept, "stores z too");
 }
 
 void KernelText::descale(std::string_view value, std::string_view comment) {
@@ -123,7 +127,7 @@ std::string refuse_layout(std::string_view field, Layout given, Layout wanted) {
 }
 
 std::string refuse_product(const Problem& p, Layout a) {
-  if (p.epilogue != Epilogue::none) return "has no activation in its epilogue";
+  if (p.bias_gradient != BiasGradient::none) return "sums no gradients";
   if (p.d_layout != Layout::plain) return "writes D row-major";
   if (auto reason = refuse_layout("a_layout", p.a_layout, a); !reason.empty()) return reason;
   return refuse_layout("b_layout", p.b_layout, Layout::panel16);

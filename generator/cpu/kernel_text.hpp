@@ -57,8 +57,8 @@ std::string dtype_text(DType type);
 /// A layout that the caller fixed must be the one that a family reads; empty when it is.
 std::string refuse_layout(std::string_view field, Layout given, Layout wanted);
 
-/// What no product of this folder does: activations, D in another layout; and operands in other
-/// layouts than A in `a` and B in panel16.
+/// What no product of this folder does: sums of gradients, D in another layout; and operands in
+/// other layouts than A in `a` and B in panel16.
 std::string refuse_product(const Problem& problem, Layout a);
 
 }  // namespace quarterturn::cpu

@@ -40,12 +40,20 @@ class Quantize : public Family {
       return fmt::format("d_layout = {}: writes plain, int8_blocks or panel16",
                          name_of(p.d_layout));
     if (p.a_major != Major::k) return "reads X row-major: state copies = columns for X^T";
-    if (p.epilogue != Epilogue::none) return "has no activation before it";
+    if (p.bias_gradient != BiasGradient::none) return "sums no gradients";
     return {};
   }
 
   std::vector<Parameter> parameters(const Problem& p, const Target& t) const override {
     const bool rows_only = p.copies == Copies::rows;
+    // A row's sum of squares is taken for each part.
+    if (p.prologue == Prologue::rmsnorm)
+      return {{"isa", isas(t), ParameterStage::compile, "vector width: 512, 256 AVX2, 0 portable"},
+              {"tile_m", {32, 128}, ParameterStage::compile, "rows of X in a part"},
+              {"tile_k",
+               {round_up(std::max<std::int64_t>(p.k.hi, 1), 256)},
+               ParameterStage::compile,
+               "columns of X in a part"}};
     return {
         {"isa", isas(t), ParameterStage::compile, "vector width: 512, 256 AVX2, 0 portable"},
         {"tile_m",
@@ -81,6 +89,7 @@ class Quantize : public Family {
     named("cpu::ScaleBlock", "scale_block", p.scale_block, "elements that share a scale");
     named("Rounding", "rounding", p.a_rounding, "to E2M1");
     text.grouping(p);
+    named("Prologue", "prologue", p.prologue, "applied to X first");
     text.integer("tile_m", v.value("tile_m"), "rows of X in a part");
     text.integer("tile_k", v.value("tile_k"), "columns of X in a part");
     return text.source(p, t, v, {"args.h", std::string(lanes_text(isa)), "cpu/quantize.h"},

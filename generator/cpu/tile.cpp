@@ -100,12 +100,16 @@ double tile_cost(const Problem& p, const Target& t, const Variant& v) {
 }
 
 double starved(const Problem& p, const Variant& v) {
-  const auto parts = gemm_parts(v, p.batch.hi, std::max<std::int64_t>(p.m.hi, 1), p.n.hi);
+  const auto parts = gemm_parts(p, v, p.batch.hi, std::max<std::int64_t>(p.m.hi, 1), p.n.hi);
   return std::max(1.0, 8.0 / static_cast<double>(parts));
 }
 
-std::int64_t gemm_parts(const Variant& v, std::int64_t batch, std::int64_t m, std::int64_t n) {
-  return batch * qt::cpu::GemmParts::of(m, n, v.value("block_m"), v.value("part_n")).per_entry();
+std::int64_t gemm_parts(const Problem& p, const Variant& v, std::int64_t batch, std::int64_t m,
+                        std::int64_t n) {
+  // Both halves of a split SwiGLU meet in one part.
+  const auto columns = p.epilogue == Epilogue::swiglu_split ? n / 2 : n;
+  return batch *
+         qt::cpu::GemmParts::of(m, columns, v.value("block_m"), v.value("part_n")).per_entry();
 }
 
 }  // namespace quarterturn::cpu

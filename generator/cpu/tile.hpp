@@ -29,6 +29,7 @@ double tile_cost(const Problem& problem, const Target& target, const Variant& va
 double starved(const Problem& problem, const Variant& variant);
 
 /// The number of parts of a call.
-std::int64_t gemm_parts(const Variant& variant, std::int64_t batch, std::int64_t m, std::int64_t n);
+std::int64_t gemm_parts(const Problem& problem, const Variant& variant, std::int64_t batch,
+                        std::int64_t m, std::int64_t n);
 
 }  // namespace quarterturn::cpu

@@ -30,6 +30,18 @@ void ConfigText::dimension(std::string_view name, const Extent& extent) {
              fmt::format("given at run time: {} to {}", extent.lo, extent.hi));
 }
 
+void ConfigText::epilogue(const Problem& p) {
+  constant("qt::cuda::DType", "output", fmt::format("qt::cuda::DType::{}", name_of(p.d_type)),
+           "of D");
+  constant("qt::cuda::DType", "side", fmt::format("qt::cuda::DType::{}", name_of(side_type(p))),
+           "of C, bias, aux and z");
+  flag("accumulate", p.accumulate == Accumulate::accumulate, "adds beta * C");
+  flag("bias", p.bias == Bias::per_column, "adds a vector of n");
+  constant("qt::Epilogue", "epilogue", fmt::format("qt::Epilogue::{}", name_of(p.epilogue)),
+           "from z to D");
+  flag("keeps_z", p.pre_activation == PreActivation::kept, "stores z too");
+}
+
 void ConfigText::descale(const Problem& problem) {
   const bool ts34 = problem.scale_rule == ScaleRule::ts34;
   const bool both = problem.a_type == DType::mxfp4 && problem.b_type == DType::mxfp4;

@@ -31,6 +31,8 @@ class ConfigText {
   void flag(std::string_view name, bool value, std::string_view comment);
   /// What a product of operands quantised under the problem's scale rule is multiplied by.
   void descale(const Problem& problem);
+  /// What a product's epilogue does: types, addends, activation.
+  void epilogue(const Problem& problem);
   /// A static dimension, or 0 with a remark for one given at run time.
   void dimension(std::string_view name, const Extent& extent);
 

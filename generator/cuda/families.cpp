@@ -19,7 +19,8 @@ std::vector<const Family*> families() {
           &gemm_packed_tiles(),
           &gemm_packed_tiles_int8(),
           &gemm_packed_tiles_bf16(),
-          &stand_in()};
+          &stand_in(),
+          &column_sums()};
 }
 
 int capability(const Target& target) {

@@ -22,6 +22,7 @@ const Family& gemm_packed_tiles_bf16();
 const Family& pack();
 const Family& dequantize();
 const Family& hadamard();
+const Family& column_sums();
 
 std::vector<const Family*> families();
 

@@ -25,7 +25,7 @@ class GemmMma final : public Family {
       return "A must be mxfp4, or bf16 (weight-only)";
     if (p.b_type != DType::mxfp4) return "B must be mxfp4";
     if (p.grouping != Grouping::none) return "has no grouped form";
-    if (p.epilogue != Epilogue::none) return "has no activation epilogue";
+    if (p.bias_gradient != BiasGradient::none) return "sums no gradients";
     if (p.a_layout != Layout::chosen && p.a_layout != Layout::plain)
       return "reads A in layout plain";
     if (p.b_layout != Layout::chosen && p.b_layout != Layout::plain)
@@ -47,6 +47,8 @@ class GemmMma final : public Family {
   }
 
   std::string illegal(const Problem& p, const Target& t, const Variant& v) const override {
+    if (is_gated(p.epilogue) && v.value("tile_m") < 64 && v.value("tile_n") < 128)
+      return "eight warps side by side need 16 columns each, gates and values";
     const auto bytes = shared_bytes(p, v);
     if (bytes > t.shared_bytes)
       return fmt::format("its stages need {} bytes of shared memory, a block has {}", bytes,
@@ -68,9 +70,12 @@ class GemmMma final : public Family {
 
 struct Config {{
   static constexpr auto a_type = qt::cuda::GemmType::{a_type};
-  static constexpr auto d_type = qt::cuda::GemmType::{d_type};
+  static constexpr auto output = qt::cuda::DType::{d_type};  // of D
+  static constexpr auto side = qt::cuda::DType::{side};      // of C, bias, aux and z
   static constexpr bool accumulate = {accumulate};
   static constexpr bool bias = {bias};
+  static constexpr auto epilogue = qt::Epilogue::{epilogue};  // from z to D
+  static constexpr bool keeps_z = {keeps_z};
   static constexpr float descale = {descale};  // takes 3/4 of TS34 out of quantised operands
   static constexpr int tile_m = {tile_m}, tile_n = {tile_n};    // what one block computes
   static constexpr int warps_m = {warps_m}, warps_n = {warps_n};  // how its eight warps share it
@@ -84,6 +89,8 @@ extern "C" __global__ void __launch_bounds__(256) {entry}(const __grid_constant_
 )",
         fmt::arg("problem", p.key()), fmt::arg("variant", v.text()), fmt::arg("target", t.key()),
         fmt::arg("a_type", name_of(p.a_type)), fmt::arg("d_type", name_of(p.d_type)),
+        fmt::arg("side", name_of(side_type(p))), fmt::arg("epilogue", name_of(p.epilogue)),
+        fmt::arg("keeps_z", p.pre_activation == PreActivation::kept),
         fmt::arg("accumulate", p.accumulate == Accumulate::accumulate),
         fmt::arg("bias", p.bias == Bias::per_column),
         fmt::arg("descale", p.scale_rule != ScaleRule::ts34 ? "1.0f"

@@ -31,7 +31,7 @@ class GemmSm90 final : public Family {
     if (p.op != Op::gemm) return "multiplies quantised operands: op = gemm";
     if (p.a_type != DType::mxfp4 || p.b_type != DType::mxfp4) return "needs both operands in mxfp4";
     if (p.grouping != Grouping::none) return "has no grouped form";
-    if (p.epilogue != Epilogue::none) return "has no activation in its epilogue";
+    if (p.bias_gradient != BiasGradient::none) return "sums no gradients";
     if (p.d_layout != Layout::plain) return "writes D row-major";
     if (is_int8() && p.spread == Spread::any)
       return "its window of 4 binades a row is for spread = narrow (rotated forward operands)";
@@ -103,10 +103,7 @@ class GemmSm90 final : public Family {
     text.dimension("m", p.m);
     text.dimension("n", p.n);
     text.dimension("k", p.k);
-    text.constant("qt::cuda::DType", "output",
-                  fmt::format("qt::cuda::DType::{}", name_of(p.d_type)), "of D, C and bias");
-    text.flag("accumulate", p.accumulate == Accumulate::accumulate, "adds beta * C");
-    text.flag("bias", p.bias == Bias::per_column, "adds a vector of n");
+    text.epilogue(p);
     text.descale(p);
     text.integer("tile_m", v.value("tile_m"), "rows of D of a block");
     text.integer("tile_n", v.value("tile_n"), "columns");
@@ -126,6 +123,7 @@ class GemmSm90 final : public Family {
                 std::int64_t units) const override {
     Launch out;
     const auto cluster = v.value("cluster");
+    const bool split = p.epilogue == Epilogue::swiglu_split;  // B's tile comes in two slabs
     const auto clusters = std::min<std::int64_t>(tiles(v, args) / cluster, units / cluster);
     out.grid = {static_cast<std::uint32_t>(clusters * cluster), 1, 1};
     out.block = {384, 1, 1};
@@ -135,7 +133,7 @@ class GemmSm90 final : public Family {
     out.maps[0] = expanded_map(TensorMap::Memory::a_data, layout_, p, args.a, args.m, args,
                                v.value("tile_m"));
     out.maps[1] = expanded_map(TensorMap::Memory::b_data, layout_, p, args.b, args.n, args,
-                               v.value("tile_n") / cluster);
+                               split ? v.value("tile_n") / 2 : v.value("tile_n") / cluster);
     return out;
   }
 
@@ -203,8 +201,9 @@ class GemmSm90 final : public Family {
   // Shared90 of gemm_sm90.h.
   static std::int64_t shared_bytes(const Problem& p, const Variant& v, std::int64_t stages) {
     const auto tile_m = v.value("tile_m"), tile_n = v.value("tile_n");
-    return stages * (tile_m + tile_n) * kChunk + (p.d_type == DType::f32 ? 0 : 8 * 2048) +
-           2 * 2 * tile_n * 4 + stages * 16;
+    const bool staged = p.d_type != DType::f32 || p.epilogue != Epilogue::none;
+    return stages * (tile_m + tile_n) * kChunk + (staged ? 8 * 2048 : 0) + 2 * 2 * tile_n * 4 +
+           stages * 16;
   }
   static std::int64_t shared_bytes(const Problem& p, const Variant& v) {
     return shared_bytes(p, v, v.value("stages"));

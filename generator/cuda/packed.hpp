@@ -29,7 +29,7 @@ inline std::string refuse_packed(const Problem& p, const Target& t, Layout a_lay
     return a_layout == Layout::bf16 ? "needs B in mxfp4, and A in mxfp4 or bf16 (weight-only)"
                                     : "needs both operands in mxfp4";
   if (p.grouping != Grouping::none || p.batch.hi > 1) return "has no grouped or batched form";
-  if (p.epilogue != Epilogue::none) return "has no activation in its epilogue";
+  if (auto reason = refuse_beyond_bias(p); !reason.empty()) return reason;
   if (p.d_layout != Layout::plain) return "writes D row-major";
   if (is_int8 && p.spread == Spread::any)
     return "its window of 4 binades a row is for spread = narrow (rotated forward operands)";
@@ -52,10 +52,7 @@ inline void describe_packed(ConfigText& text, const Problem& p, Layout a_layout)
                 "what an element of A in bf16 stands for");
   text.dimension("k", p.k);
   text.constant("long long", "k_unit", fmt::format("{}", padding_unit(p)), "k is padded to");
-  text.constant("qt::cuda::DType", "output", fmt::format("qt::cuda::DType::{}", name_of(p.d_type)),
-                "of D, C and bias");
-  text.flag("accumulate", p.accumulate == Accumulate::accumulate, "adds beta * C");
-  text.flag("bias", p.bias == Bias::per_column, "adds a vector of n");
+  text.epilogue(p);
   text.descale(p);
 }
 

@@ -27,6 +27,37 @@ bool tiled(const Problem& p) {
          (p.copies == Copies::both && p.rotation <= kTileColumns);
 }
 
+bool is_gated(const Problem& p) {
+  return p.prologue == Prologue::swiglu_split || p.prologue == Prologue::swiglu_interleaved;
+}
+
+// Whether threads share rows, each row waiting for what is known at its end.
+bool by_teams(const Problem& p) {
+  return is_expanded(p.d_layout) || p.prologue == Prologue::rmsnorm;
+}
+
+// Those teams, and the sums of squares of their rows' blocks.
+struct Teams {
+  ExpandedRows rows;
+  bool expanded, normed;
+  std::int64_t unit;
+  Teams(const Problem& p, std::int64_t threads)
+      : rows(p, threads),
+        expanded(is_expanded(p.d_layout)),
+        normed(p.prologue == Prologue::rmsnorm),
+        unit(padding_unit(p)) {
+    if (expanded) return;
+    const auto blocks = round_up(p.k.hi, unit) / 32;
+    rows.threads_per_row = threads;
+    for (std::int64_t team = 32; team < threads && rows.threads_per_row == threads; team *= 2)
+      if (team >= blocks) rows.threads_per_row = team;
+  }
+  std::int64_t shared_bytes(std::int64_t k) const {
+    const auto blocks = (expanded ? rows.padded(k) : round_up(k, unit)) / 32;
+    return (expanded ? rows.shared_bytes(k) : 0) + (normed ? rows.rows_of_block() * blocks * 4 : 0);
+  }
+};
+
 class Quantize final : public Family {
  public:
   std::string_view name() const override { return "cuda_quantize"; }
@@ -38,6 +69,12 @@ class Quantize final : public Family {
     if (capability(t) < 80) return "needs sm_80 or later";
     if (p.op != Op::quantize) return "quantises: op = quantize";
     if (p.grouping != Grouping::none) return "has no grouped form";
+    if (is_gated(p) && p.copies != Copies::rows && !tiled(p))
+      return fmt::format(
+          "applies SwiGLU before column copies with a rotation of up to {}, before both of up to "
+          "{}",
+          kTileRows, kTileColumns);
+    if (p.bias_gradient != BiasGradient::none) return "sums no gradients";
     switch (p.d_layout) {
       case Layout::plain:
       case Layout::scales_128x4:
@@ -65,6 +102,10 @@ class Quantize final : public Family {
     const bool longer = (p.copies == Copies::rows && p.rotation > 32) ||
                         (p.copies == Copies::both && p.rotation == 0);
     std::vector<std::int64_t> resident = {2};
+    if (p.prologue != Prologue::none)
+      return {{"threads", threads, ParameterStage::compile, "of a block"},
+              {"resident", resident, ParameterStage::compile,
+               "times 256 threads that an SM should hold: bounds their registers"}};
     if (fits) resident = {4, 3, 2};
     if (fits && longer) resident = {3, 2};
     // Decoding to bf16 takes some more.
@@ -82,7 +123,7 @@ class Quantize final : public Family {
   std::string illegal(const Problem& p, const Target& t, const Variant& v) const override {
     const auto threads = v.value("threads");
     if (threads > 512 && v.value("resident") < 4) return "1024 threads have 64 registers each";
-    if (is_expanded(p.d_layout) && ExpandedRows(p, threads).shared_bytes(p.k.hi) > t.shared_bytes)
+    if (by_teams(p) && Teams(p, threads).shared_bytes(p.k.hi) > t.shared_bytes)
       return "its rows do not fit shared memory";
     return {};
   }
@@ -110,8 +151,9 @@ class Quantize final : public Family {
     text.dimension("k", p.k);
     const auto threads = v.value("threads");
     text.integer("threads", threads, "of a block");
-    if (is_expanded(p.d_layout))
-      text.integer("threads_per_row", ExpandedRows(p, threads).threads_per_row, "that share a row");
+    if (by_teams(p))
+      text.integer("threads_per_row", Teams(p, threads).rows.threads_per_row, "that share a row");
+    choice("Prologue", "prologue", name_of(p.prologue), "applied to X first");
     const auto blocks = std::max<std::int64_t>(1, v.value("resident") * 256 / threads);
     const EntryShape entry{name, static_cast<int>(threads), static_cast<int>(blocks), {}};
     if (is_square(p))
@@ -125,10 +167,10 @@ class Quantize final : public Family {
     Launch out;
     out.block = {static_cast<std::uint32_t>(v.value("threads")), 1, 1};
     std::int64_t blocks = 0;
-    if (is_expanded(p.d_layout)) {
-      const ExpandedRows rows(p, v.value("threads"));
-      blocks = ceil_div(args.m, rows.rows_of_block());
-      out.shared_bytes = rows.shared_bytes(args.k);
+    if (by_teams(p)) {
+      const Teams teams(p, v.value("threads"));
+      blocks = ceil_div(args.m, teams.rows.rows_of_block());
+      out.shared_bytes = teams.shared_bytes(args.k);
     } else if (is_square(p)) {
       const auto warps = v.value("threads") / 32;
       blocks = ceil_div(ceil_div(args.m, 32) * ceil_div(args.k, 32), warps);
@@ -136,7 +178,8 @@ class Quantize final : public Family {
     } else if (tiled(p)) {
       const auto all = ceil_div(args.m, kTileRows) * ceil_div(args.k, kTileColumns);
       blocks = std::min(all, units * v.value("resident"));
-      out.shared_bytes = 2 * kTileRows * kTileColumns * bytes_of(p.a_type);
+      const auto held = bytes_of(is_gated(p) ? DType::f32 : p.a_type);
+      out.shared_bytes = 2 * kTileRows * kTileColumns * held;
     } else {
       const auto k32 = round_up(args.k, padding_unit(p)) / 32;
       const auto row_parts =

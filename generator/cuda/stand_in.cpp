@@ -34,10 +34,7 @@ class StandIn final : public Family {
     const std::string type = p.a_layout == Layout::int8_rows ? "int8" : "e5m2";
     ConfigText text;
     text.constant("qt::cuda::Expanded", "element", "qt::cuda::Expanded::" + type, "");
-    text.constant("qt::cuda::DType", "output",
-                  fmt::format("qt::cuda::DType::{}", name_of(p.d_type)), "of D, C and bias");
-    text.flag("accumulate", p.accumulate == Accumulate::accumulate, "adds beta * C");
-    text.flag("bias", p.bias == Bias::per_column, "adds a vector of n");
+    text.epilogue(p);
     text.descale(p);
     text.constant("long long", "k_unit", fmt::format("{}", padding_unit(p)), "k is padded to");
     return text.source(

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "cpu/column_sums.h"
 #include "cpu/dequantize.h"
 #include "cpu/gemm.h"
 #include "cpu/hadamard.h"
@@ -50,6 +51,10 @@ static_assert(static_cast<int>(qt::ScaleRule::search) == static_cast<int>(ScaleR
 static_assert(static_cast<int>(qt::Rounding::half_to_zero) ==
               static_cast<int>(Rounding::half_to_zero));
 static_assert(static_cast<int>(qt::Grouping::k_grouped) == static_cast<int>(Grouping::k_grouped));
+static_assert(static_cast<int>(qt::Epilogue::dswiglu_interleaved) ==
+              static_cast<int>(Epilogue::dswiglu_interleaved));
+static_assert(static_cast<int>(qt::Prologue::swiglu_interleaved) ==
+              static_cast<int>(Prologue::swiglu_interleaved));
 static_assert(static_cast<int>(qt::Signs::per_call) == static_cast<int>(Signs::per_call));
 
 // What the two products have in common. Their tiles are constants of the Configs.
@@ -61,6 +66,9 @@ Config product_config(const Problem& p, float descale_ts34) {
   config.d_type = as<qt::cpu::DType>(p.d_type);
   config.accumulate = p.accumulate == Accumulate::accumulate;
   config.bias = p.bias == Bias::per_column;
+  config.side_type = as<qt::cpu::DType>(side_type(p));
+  config.epilogue = as<qt::Epilogue>(p.epilogue);
+  config.keeps_z = p.pre_activation == PreActivation::kept;
   config.descale = p.scale_rule == ScaleRule::ts34 ? descale_ts34 : 1.0f;
   return config;
 }
@@ -109,6 +117,7 @@ PrebuiltKernel quantize_kernel(const Problem& p, const Variant& wanted) {
   config.scale_block = as<qt::cpu::ScaleBlock>(p.scale_block);
   config.rounding = as<qt::Rounding>(p.a_rounding);
   config.grouping = as<qt::Grouping>(p.grouping);
+  config.prologue = as<qt::Prologue>(p.prologue);
   config.tile_m = static_cast<int>(wanted.value("tile_m"));
   config.tile_k = static_cast<int>(wanted.value("tile_k"));
   return {std::make_shared<BuiltIn<Config, qt::cpu::quantize<Config>>>(config), wanted};
@@ -149,6 +158,13 @@ PrebuiltKernel hadamard_kernel(const Problem& p, const Variant& wanted) {
   return {std::make_shared<BuiltIn<Config, qt::cpu::hadamard<Config>>>(config), wanted};
 }
 
+PrebuiltKernel column_sums_kernel(const Problem& p, const Variant& wanted) {
+  using Config = qt::cpu::ColumnSumsConfig;
+  Config config;
+  config.a_type = as<qt::cpu::DType>(p.a_type);
+  return {std::make_shared<BuiltIn<Config, qt::cpu::column_sums<Config>>>(config), wanted};
+}
+
 }  // namespace
 
 Target portable_target() {
@@ -165,6 +181,7 @@ Result<PrebuiltKernel> prebuilt_kernel(const Problem& step, const Variant& wante
   if (wanted.family == "cpu_pack") return pack_kernel(step, wanted);
   if (wanted.family == "cpu_dequantize") return dequantize_kernel(step, wanted);
   if (wanted.family == "cpu_hadamard") return hadamard_kernel(step, wanted);
+  if (wanted.family == "cpu_column_sums") return column_sums_kernel(step, wanted);
   if (wanted.family == "cpu_quantize") return quantize_kernel(step, wanted);
   return Status(Code::not_supported,
                 fmt::format("{} has no form without a compiler", wanted.family));

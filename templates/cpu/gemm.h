@@ -31,9 +31,11 @@ struct GemmConfig {
   i64 m = 0, n = 0, k = 0;  // 0: given at run time
   int k_unit = 32;
   Grouping grouping = Grouping::none;
-  DType d_type = DType::f32;
+  DType d_type = DType::f32, side_type = DType::f32;
   bool accumulate = false;
   bool bias = false;
+  Epilogue epilogue = Epilogue::none;
+  bool keeps_z = false;
   float descale = 1.0f;
   static constexpr int tile_m = 2, tile_n = 48;
   static constexpr Decode decode = Decode::buffer;
@@ -228,6 +230,7 @@ struct GemmPart {
   const u8* codes;
   const u8* scales;
   i64 panel_blocks;  // of the whole operand, from one panel of B to the next
+  WaitingPanels halves = {};
 
   template <int panels>
   PackedPanels<Isa, panels, Config::prefetch> packed(i64 panel) const {
@@ -236,9 +239,7 @@ struct GemmPart {
   }
 
   void store(i64 row, i64 panel, const float* sums) const {
-    const i64 column = panel * kPanelRows;
-    const i64 count = n - column < kPanelRows ? n - column : kPanelRows;
-    store_sums(config, args, batch, row0 + row, column, int(count), sums);
+    store_sums(config, args, batch, row0, row, panel, n, halves, sums);
   }
 
   /// All of K for one tile, decoding as it goes.
@@ -342,23 +343,20 @@ struct PlaceInB {
 template <class Config>
 QT_CPU_NOINLINE void multiply_part(const Config& config, const qt_args* args, const PartOfD& d,
                                    i64 n, i64 blocks, const Int8Rows& a, const PlaceInB& b) {
-  const GemmPart<Config> work = {config,
-                                 args,
-                                 d.batch,
-                                 d.row,
-                                 d.rows,
-                                 n,
-                                 blocks,
-                                 a,
-                                 static_cast<const u8*>(args->b.data) +
-                                     b.entry * args->b.batch_stride / 2 + b.block * kPanelCodes,
-                                 static_cast<const u8*>(args->b.scales) +
-                                     b.entry * args->b.scale_batch_stride + b.block * kPanelScales,
-                                 b.all};
-  constexpr i64 step = Config::tile_n / kPanelRows;
-  for (i64 panel = d.panel; panel < d.panel_end; panel += step)
-    work.template some_panels<Config::tile_n / kPanelRows>(
-        d.panel_end - panel < step ? d.panel_end - panel : step, panel);
+  GemmPart<Config> work = {config,
+                           args,
+                           d.batch,
+                           d.row,
+                           d.rows,
+                           n,
+                           blocks,
+                           a,
+                           static_cast<const u8*>(args->b.data) +
+                               b.entry * args->b.batch_stride / 2 + b.block * kPanelCodes,
+                           static_cast<const u8*>(args->b.scales) +
+                               b.entry * args->b.scale_batch_stride + b.block * kPanelScales,
+                           b.all};
+  for_panels<Config::tile_n / kPanelRows, Config::block_m>(config, work, n, d.panel, d.panel_end);
 }
 
 template <class Config>
@@ -367,7 +365,9 @@ QT_FN void gemm(const Config& config, const qt_args* args, i64 part) {
   const i64 m = config.m ? config.m : args->m;
   const i64 n = config.n ? config.n : args->n;
   const i64 k = config.k ? config.k : args->k;
-  const PartOfD d = part_of_d(GemmParts::of(m, n, Config::block_m, Config::part_n), m, n, part);
+  const i64 columns = part_columns(config, n);
+  const PartOfD d =
+      part_of_d(GemmParts::of(m, columns, Config::block_m, Config::part_n), m, columns, part);
   const bool by_tokens = config.grouping == Grouping::k_grouped;
   const i64 padded = by_tokens ? grouped_length(k, args->groups, config.k_unit)
                                : (k + config.k_unit - 1) / config.k_unit * config.k_unit;

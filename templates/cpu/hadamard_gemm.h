@@ -26,6 +26,7 @@ struct QuantizeRows {
   static constexpr ScaleRule scale_rule = Config::scale_rule;
   static constexpr ScaleBlock scale_block = ScaleBlock::b1x32;
   static constexpr Rounding rounding = Config::rounding;
+  static constexpr Prologue prologue = Prologue::none;
 };
 
 /// Quantises rows [d.row, d.row + d.rows) of A into `codes` and `scales`, from their first row on.
@@ -55,7 +56,9 @@ QT_FN void hadamard_gemm(const Config& config, const qt_args* args, i64 part) {
   const i64 n = config.n ? config.n : args->n;
   const i64 k = config.k ? config.k : args->k;
   const i64 blocks = (k + config.k_unit - 1) / config.k_unit * config.k_unit / kBlock;
-  const PartOfD d = part_of_d(GemmParts::of(m, n, Config::block_m, Config::part_n), m, n, part);
+  const i64 columns = part_columns(config, n);
+  const PartOfD d =
+      part_of_d(GemmParts::of(m, columns, Config::block_m, Config::part_n), m, columns, part);
   const QuantizedRows room = QuantizedRows::of(m, blocks, Config::block_m);
   u8* codes = static_cast<u8*>(args->workspace) + part * room.bytes();
   u8* scales = codes + room.code_bytes;

@@ -5,6 +5,7 @@
 
 #include "args.h"
 #include "cpu/primitives_float_mode.h"
+#include "cpu/prologue.h"
 #include "cpu/quantize_parts.h"
 #include "cpu/quantize_sources.h"
 #include "groups.h"
@@ -26,6 +27,7 @@ struct QuantizeConfig {
   ScaleBlock scale_block = ScaleBlock::b1x32;
   Rounding rounding = Rounding::rne;
   Grouping grouping = Grouping::none;
+  Prologue prologue = Prologue::none;
   int tile_m = 32, tile_k = 4096;  // X's share of one part
 };
 
@@ -141,6 +143,47 @@ QT_FN void quantize_groups(const Config& config, const qt_args* args, const Copy
   }
 }
 
+/// Rows [row, row_end) and columns [column, column_end) of X, as far as copies reach, behind a
+/// prologue.
+template <class Config>
+QT_CPU_NOINLINE void quantize_activated(const Config& config, const qt_args* args, i64 batch, i64 m,
+                                        i64 k, i64 unit, const SignMask& mask, i64 row, i64 row_end,
+                                        i64 column, i64 column_end) {
+  const auto as_tile = tile_config(config);
+  const bool by_rows = config.copies != Copies::columns;
+  const bool by_columns = config.copies != Copies::rows;
+  const PrologueSource from = {args->a.data,
+                               args->norm_weight,
+                               config.a_type,
+                               batch * args->a.batch_stride,
+                               args->a.ld,
+                               m,
+                               k,
+                               args->epsilon};
+  const Copy rows_copy = row_copy(config, args, batch, m, k, unit);
+  const Copy columns_copy = column_copy(config, args, batch, m, k, unit);
+  const i64 stored_m = stored_rows(config.d_layout, m), stored_k = stored_rows(config.d_layout, k);
+  PrologueTile tile;
+  float factors[kTileSide] = {};
+  for (i64 y = row; y < row_end; y += kTileSide) {
+    const i64 rows = lesser(kTileSide, row_end - y);
+    if (config.prologue == Prologue::rmsnorm)
+      for (i64 r = 0; r < rows && y + r < m; ++r) factors[r] = norm_factor_of_row(from, y + r);
+    for (i64 x = column; x < column_end; x += kTileSide) {
+      const i64 columns = lesser(kTileSide, column_end - x);
+      fill_tile(config.prologue, from, y, x, rows, factors, tile);
+      if (by_rows)
+        quantize_range(as_tile, copy_of_tile(rows_copy, tile, y, x, false), mask,
+                       {0, lesser(rows, stored_m - y), 0,
+                        lesser(columns / kBlock, rows_copy.to.blocks - x / kBlock)});
+      if (by_columns)
+        quantize_range(as_tile, copy_of_tile(columns_copy, tile, x, y, true), mask,
+                       {0, lesser(columns, stored_k - x), 0,
+                        lesser(rows / kBlock, columns_copy.to.blocks - y / kBlock)});
+    }
+  }
+}
+
 /// Parts: batch entries, in each of them tiles of X, along k first. Where tokens are grouped, tiles
 /// run over the column copy's length instead of X's rows.
 template <class Config>
@@ -161,6 +204,10 @@ QT_FN void quantize(const Config& config, const qt_args* args, i64 part) {
   const i64 row = part % parts.per_entry() / tiles_k * parts.tile_m;
   const i64 column = part % parts.per_entry() % tiles_k * parts.tile_k;
   const SignMask mask = sign_mask(config, args);
+  if (config.prologue != Prologue::none)
+    return quantize_activated(config, args, batch, m, k, unit, mask, row,
+                              lesser(row + parts.tile_m, parts.m), column,
+                              lesser(column + parts.tile_k, parts.k));
   if (by_rows) {
     Copy copy = row_copy(config, args, batch, m, k, unit);
     if (config.grouping == Grouping::m_masked) {

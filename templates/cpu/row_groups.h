@@ -20,7 +20,7 @@ QT_FN void multiply_rows(const Config& config, const qt_args* args, PartOfD d, i
   d.row = first;
   d.rows = end - first;
   qt_args own = *args;
-  if (config.bias) own.bias = element_at(args->bias, group * n, config.d_type);
+  if (config.bias) own.bias = element_at(args->bias, group * n, config.side_type);
   multiply(&own, d, group);
 }
 

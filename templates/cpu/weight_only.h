@@ -26,9 +26,11 @@ struct WeightOnlyConfig {
   int k_unit = 32;
   Grouping grouping = Grouping::none;
   DType a_type = DType::bf16;
-  DType d_type = DType::f32;
+  DType d_type = DType::f32, side_type = DType::f32;
   bool accumulate = false;
   bool bias = false;
+  Epilogue epilogue = Epilogue::none;
+  bool keeps_z = false;
   float descale = 1.0f;
   static constexpr int tile_m = 4, tile_n = 16, block_m = 48, part_n = 96, prefetch = 0;
 };
@@ -62,6 +64,7 @@ struct WeightOnlyPart {
   const u8* a;       // the batch entry's first row
   const u8* codes;
   const u8* scales;
+  WaitingPanels halves = {};
 
   /// `length` elements of A from (row, k0) on as binary32, and zeros up to 32.
   const float* a_block(i64 row, i64 k0, i64 length, float (&room)[kBlock]) const {
@@ -145,9 +148,7 @@ struct WeightOnlyPart {
   }
 
   void store(i64 row, i64 panel, const float* sums) const {
-    const i64 column = panel * kPanelRows;
-    const i64 count = n - column < kPanelRows ? n - column : kPanelRows;
-    store_sums(config, args, batch, row0 + row, column, int(count), sums);
+    store_sums(config, args, batch, row0, row, panel, n, halves, sums);
   }
 
   template <int most, int panels>
@@ -171,7 +172,7 @@ template <class Config>
 QT_CPU_NOINLINE void weight_only_part(const Config& config, const qt_args* args, const PartOfD& d,
                                       i64 n, i64 k, i64 entry) {
   const i64 element = config.a_type == DType::f32 ? 4 : 2;
-  const WeightOnlyPart<Config> work = {
+  WeightOnlyPart<Config> work = {
       config,
       args,
       d.batch,
@@ -183,10 +184,7 @@ QT_CPU_NOINLINE void weight_only_part(const Config& config, const qt_args* args,
       static_cast<const u8*>(args->a.data) + d.batch * args->a.batch_stride * element,
       static_cast<const u8*>(args->b.data) + entry * args->b.batch_stride / 2,
       static_cast<const u8*>(args->b.scales) + entry * args->b.scale_batch_stride};
-  constexpr i64 step = Config::tile_n / kPanelRows;
-  for (i64 panel = d.panel; panel < d.panel_end; panel += step)
-    work.template some_panels<Config::tile_n / kPanelRows>(
-        d.panel_end - panel < step ? d.panel_end - panel : step, panel);
+  for_panels<Config::tile_n / kPanelRows, Config::block_m>(config, work, n, d.panel, d.panel_end);
 }
 
 template <class Config>
@@ -195,7 +193,9 @@ QT_FN void weight_only(const Config& config, const qt_args* args, i64 part) {
   const i64 m = config.m ? config.m : args->m;
   const i64 n = config.n ? config.n : args->n;
   const i64 k = config.k ? config.k : args->k;
-  const PartOfD d = part_of_d(GemmParts::of(m, n, Config::block_m, Config::part_n), m, n, part);
+  const i64 columns = part_columns(config, n);
+  const PartOfD d =
+      part_of_d(GemmParts::of(m, columns, Config::block_m, Config::part_n), m, columns, part);
   for_row_groups(config, args, d, m, n, [&](const qt_args* own, const PartOfD& rows, i64 group) {
     weight_only_part(config, own, rows, n, k, group);
   });

@@ -1,10 +1,12 @@
-// What a GEMM does with a warp's finished sums: D = factor * sums + beta * C + bias, rounded once
-// to D's type and stored in whole sectors, for any stride and alignment of C and D.
+// What a GEMM does with its finished sums: z = factor * sums + beta * C + bias, then the epilogue,
+// rounded once to D's type and stored, for any stride and alignment of C, aux, z and D. One
+// element, or one pair of a SwiGLU, at a time; epilogue_rows.h does rows of them.
 #ifndef QT_CUDA_EPILOGUE_H
 #define QT_CUDA_EPILOGUE_H
 
 #include "args.h"
 #include "cuda/load.h"
+#include "mxfp4/activation.h"
 #include "mxfp4/types.h"
 
 namespace qt::cuda {
@@ -16,64 +18,104 @@ QT_FN u32 pack_pair(float low, float high) {
   return pack_f16(low, high);
 }
 
-/// The part of D that a call writes.
+template <DType type>
+QT_FN void store_element(void* base, i64 at, float v) {
+  if constexpr (type == DType::f32) {
+    static_cast<float*>(base)[at] = v;
+  } else {
+    static_cast<u16*>(base)[at] = u16(pack_pair<type>(v, 0.0f));
+  }
+}
+
+QT_FN i64 place_of(const qt_tensor& t, i64 batch, i64 row, i64 column) {
+  return batch * t.batch_stride + row * t.ld + column;
+}
+
+/// Elements `column` and `column` + 1 of a row, those of them that lie before `end`; else 0.
+struct Pair {
+  float low, high;
+};
+template <DType type>
+QT_FN Pair load_pair(const qt_tensor& t, i64 batch, i64 row, i64 column, i64 end) {
+  const i64 at = place_of(t, batch, row, column);
+  if (column + 1 < end) {
+    if constexpr (type == DType::f32) {
+      return {static_cast<const float*>(t.data)[at], static_cast<const float*>(t.data)[at + 1]};
+    } else {
+      const u16* from = static_cast<const u16*>(t.data) + at;
+      if ((reinterpret_cast<u64>(from) & 3u) == 0) {
+        const u32 both = *reinterpret_cast<const u32*>(from);
+        return {half_of<type>(both, 0), half_of<type>(both, 1)};
+      }
+      return {half_of<type>(from[0], 0), half_of<type>(from[1], 0)};
+    }
+  }
+  return {column < end ? element<type>(t.data, at) : 0.0f, 0.0f};
+}
+
+/// The part of z [m, n] that a call computes.
 struct Destination {
   i64 batch;
   i64 m, n;
 };
 
-/// beta * C + bias for element (row, column), inside D.
+/// beta * C + bias for element (row, column), inside z.
 template <class Config>
 QT_FN float addend(const qt_args& args, const Destination& d, i64 row, i64 column, float bias) {
   float sum = bias;
   if constexpr (Config::accumulate)
     if (args.beta != 0.0f)
-      sum = fma_rn(args.beta,
-                   element<Config::output>(
-                       args.c.data, d.batch * args.c.batch_stride + row * args.c.ld + column),
-                   bias);
+      sum =
+          fma_rn(args.beta,
+                 element<Config::side>(args.c.data, place_of(args.c, d.batch, row, column)), bias);
   return sum;
 }
 
-/// Stores four values of a tensor-core fragment directly: (row, column), (row, column + 1), and the
-/// same 8 rows below, where both row and column are wanted.
+/// Columns of z that output `output` of a SwiGLU comes from.
+template <Epilogue epilogue>
+QT_FN i64 gate_column(i64 output) {
+  return epilogue == Epilogue::swiglu_split ? output : 2 * output;
+}
+template <Epilogue epilogue>
+QT_FN i64 value_column(i64 output, i64 n) {
+  return epilogue == Epilogue::swiglu_split ? n / 2 + output : 2 * output + 1;
+}
+
+/// Everything that becomes of z at (row, column), one element at a time; not for SwiGLU.
 template <class Config>
-QT_FN void store_fragment(const qt_args& args, const Destination& d, i64 row, i64 column,
-                          const float (&v)[4], const bool (&rows)[2], const bool (&columns)[2]) {
-  QT_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    if (!rows[half]) continue;
-    const i64 at = d.batch * args.d.batch_stride + (row + 8 * half) * args.d.ld + column;
-    QT_UNROLL
-    for (int e = 0; e < 2; ++e)
-      if (columns[e]) static_cast<float*>(args.d.data)[at + e] = v[2 * half + e];
+QT_FN void finish_element(const qt_args& args, const Destination& d, i64 row, i64 column, float z) {
+  if constexpr (Config::keeps_z)
+    store_element<Config::side>(args.z.data, place_of(args.z, d.batch, row, column), z);
+  if constexpr (is_dswiglu(Config::epilogue)) {
+    constexpr bool split = Config::epilogue == Epilogue::dswiglu;
+    const i64 gate = split ? column : 2 * column;
+    const i64 value = split ? d.n + column : 2 * column + 1;
+    const GateGradient g = swiglu_gradient(
+        z, element<Config::side>(args.aux.data, place_of(args.aux, d.batch, row, gate)),
+        element<Config::side>(args.aux.data, place_of(args.aux, d.batch, row, value)));
+    store_element<Config::output>(args.d.data, place_of(args.d, d.batch, row, gate), g.gate);
+    store_element<Config::output>(args.d.data, place_of(args.d, d.batch, row, value), g.value);
+  } else {
+    float aux = 0.0f;
+    if constexpr (is_derivative(Config::epilogue))
+      aux = element<Config::side>(args.aux.data, place_of(args.aux, d.batch, row, column));
+    store_element<Config::output>(args.d.data, place_of(args.d, d.batch, row, column),
+                                  activated<Config::epilogue>(z, aux));
   }
 }
 
-/// 16 rows and 64 columns of 16-bit results from a warp's 2 KB of shared memory (rows of 128 bytes,
-/// 16-byte piece p of row r at p ^ r % 8) to D at (row, column). With `choosy`, only elements whose
-/// row and column `wanted` answers for are stored.
-template <class Config, class Wanted>
-QT_FN void store_staged(const qt_args& args, const Destination& d, u32 staged, i64 row, i64 column,
-                        u32 lane, bool aligned, bool choosy, const Wanted& wanted) {
-  const u32 piece = lane % 8u;
-  const i64 first = column + piece * 8;
-  QT_UNROLL
-  for (u32 i = 0; i < 4u; ++i) {
-    const u32 r = i * 4u + lane / 8u;
-    if (row + r >= d.m || first >= d.n) continue;
-    const Words4 v = load_shared_4(staged + r * 128u + ((piece ^ (r & 7u)) << 4));
-    u16* to = static_cast<u16*>(args.d.data) + d.batch * args.d.batch_stride +
-              (row + r) * args.d.ld + first;
-    if (aligned && first + 8 <= d.n && !choosy) {
-      store_global(reinterpret_cast<Words4*>(to), v);
-    } else {
-      QT_UNROLL
-      for (int e = 0; e < 8; ++e)
-        if (first + e < d.n && (!choosy || wanted(row + r, first + e)))
-          to[e] = u16(v.word[e / 2] >> (16 * (e % 2)));
-    }
+/// The same for a SwiGLU's output, from both of its columns of z.
+template <class Config>
+QT_FN void finish_pair(const qt_args& args, const Destination& d, i64 row, i64 output, float gate,
+                       float value) {
+  if constexpr (Config::keeps_z) {
+    const i64 at = place_of(args.z, d.batch, row, 0);
+    store_element<Config::side>(args.z.data, at + gate_column<Config::epilogue>(output), gate);
+    store_element<Config::side>(args.z.data, at + value_column<Config::epilogue>(output, d.n),
+                                value);
   }
+  store_element<Config::output>(args.d.data, place_of(args.d, d.batch, row, output),
+                                swiglu(gate, value));
 }
 
 }  // namespace qt::cuda

@@ -11,6 +11,7 @@
 
 #include "args.h"
 #include "cuda/bf16.h"
+#include "cuda/epilogue.h"
 #include "mxfp4/types.h"
 
 namespace qt::cuda {
@@ -58,14 +59,21 @@ QT_FN Packed packed(const qt_tensor& t, i64 first, i64 rows, i64 k, i64 batch) {
   return p;
 }
 
-template <int rows>
-QT_FN void fetch_codes(const Packed& from, i64 k0, u32 to) {
+/// A tile's rows are neighbours.
+struct RowsInOrder {
+  QT_FN i64 operator()(u32 row) const { return row; }
+};
+
+/// Rows `at`(0), `at`(1), ... of an operand.
+template <int rows, class At>
+QT_FN void fetch_codes(const Packed& from, const At& at_row, i64 k0, u32 to) {
   for (int piece = int(thread_index()); piece < rows * 4; piece += kThreads) {
     const int row = piece / 4;
     const i64 k = k0 + 32 * (piece % 4);
-    const bool inside = row < from.rows && k < from.k;
+    const i64 source_row = at_row(u32(row));
+    const bool inside = source_row < from.rows && k < from.k;
     const u32 at = to + u32(row) * kPackedRow + u32(piece % 4) * 16u;
-    const u8* source = from.codes + (inside ? row * from.row_bytes + k / 2 : 0);
+    const u8* source = from.codes + (inside ? source_row * from.row_bytes + k / 2 : 0);
     if (from.aligned) {
       copy_async_16(at, source, inside ? 16u : 0u);
     } else {
@@ -81,15 +89,17 @@ struct Scales {
   static constexpr int kRows = (rows + kThreads - 1) / kThreads;
   u32 pair[kRows][kBlocks];
 
-  QT_FN void read(const Packed& from, i64 k0) {
+  template <class At>
+  QT_FN void read(const Packed& from, const At& at_row, i64 k0) {
     QT_UNROLL
     for (int r = 0; r < kRows; ++r) {
       const int row = int(thread_index()) + r * kThreads;
+      const i64 source_row = at_row(u32(row));
       QT_UNROLL
       for (int block = 0; block < kBlocks; ++block) {
         const i64 k = k0 + 32 * block;
-        const bool inside = row < rows && row < from.rows && k < from.k;
-        pair[r][block] = inside ? bf16_scale(from.scales[row * from.scale_ld + k / 32]) : 0u;
+        const bool inside = row < rows && source_row < from.rows && k < from.k;
+        pair[r][block] = inside ? bf16_scale(from.scales[source_row * from.scale_ld + k / 32]) : 0u;
       }
     }
   }
@@ -124,32 +134,58 @@ QT_FN void fetch_wide(const qt_tensor& t, i64 first, i64 all_rows, i64 k0, i64 k
   }
 }
 
+/// Tile rows of B whose products one thread gets as a SwiGLU's gate and value: of a warp's columns
+/// the first half are gates from `first` on, the second their values.
+template <class Config>
+struct RowsOfB {
+  static constexpr u32 warp_n = Config::tile_n / Config::warps_n;
+  static constexpr bool paired = is_gated(Config::epilogue);
+  i64 first, n;
+  QT_FN RowsOfB(i64 column0, i64 all) : first(paired ? column0 / 2 : column0), n(all) {}
+  /// The output of z that a pair's tile row belongs to.
+  QT_FN i64 output(u32 row) const {
+    return first + row / warp_n * (warp_n / 2) + row % warp_n % (warp_n / 2);
+  }
+  QT_FN i64 operator()(u32 row) const {
+    if constexpr (!paired) return first + row;
+    const i64 o = output(row);
+    if (o >= n / 2) return n;  // there is none
+    return row % warp_n < warp_n / 2 ? gate_column<Config::epilogue>(o)
+                                     : value_column<Config::epilogue>(o, n);
+  }
+};
+
+/// z at (row, column), inside it.
+template <class Config>
+QT_FN float z_of(const qt_args& args, i64 batch, i64 row, i64 column, float sum) {
+  float z = mul(mul(args.alpha, Config::descale),
+                mul(sum, Config::a_type == GemmType::bf16 ? 8.0f : 64.0f));
+  if constexpr (Config::accumulate)
+    if (args.beta != 0.0f)
+      z += mul(args.beta, element<Config::side>(args.c.data, place_of(args.c, batch, row, column)));
+  if constexpr (Config::bias) z += element<Config::side>(args.bias, column);
+  return z;
+}
+
 template <class Config>
 QT_FN void store_pair(const qt_args& args, i64 batch, i64 row, i64 column, float x, float y) {
-  const float out[2] = {x, y};
-  QT_UNROLL
-  for (int i = 0; i < 2; ++i) {
-    if (column + i >= args.n) return;
-    float d = mul(mul(args.alpha, Config::descale),
-                  mul(out[i], Config::a_type == GemmType::bf16 ? 8.0f : 64.0f));
-    const i64 at = batch * args.d.batch_stride + row * args.d.ld + column + i;
-    const i64 c_at = batch * args.c.batch_stride + row * args.c.ld + column + i;
-    if constexpr (Config::d_type == GemmType::f32) {
-      if (Config::accumulate && args.beta != 0.0f)
-        d += mul(args.beta, static_cast<const float*>(args.c.data)[c_at]);
-      if (Config::bias) d += static_cast<const float*>(args.bias)[column + i];
-      static_cast<float*>(args.d.data)[at] = d;
-    } else {
-      const auto value = [](u16 h) {
-        return Config::d_type == GemmType::bf16 ? f32_from_bf16(h) : f32_from_f16(h);
-      };
-      if (Config::accumulate && args.beta != 0.0f)
-        d += mul(args.beta, value(static_cast<const u16*>(args.c.data)[c_at]));
-      if (Config::bias) d += value(static_cast<const u16*>(args.bias)[column + i]);
-      static_cast<u16*>(args.d.data)[at] =
-          Config::d_type == GemmType::bf16 ? bf16_from_f32(d) : f16_from_f32(d);
-    }
-  }
+  const Destination d = {batch, args.m, args.n};
+  if (column < args.n)
+    finish_element<Config>(args, d, row, column, z_of<Config>(args, batch, row, column, x));
+  if (column + 1 < args.n)
+    finish_element<Config>(args, d, row, column + 1, z_of<Config>(args, batch, row, column + 1, y));
+}
+
+/// A SwiGLU's output, if it exists.
+template <class Config>
+QT_FN void store_output(const qt_args& args, i64 batch, i64 row, i64 output, float gate,
+                        float value) {
+  if (output >= args.n / 2) return;
+  const i64 gate_at = gate_column<Config::epilogue>(output);
+  const i64 value_at = value_column<Config::epilogue>(output, args.n);
+  finish_pair<Config>(args, {batch, args.m, args.n}, row, output,
+                      z_of<Config>(args, batch, row, gate_at, gate),
+                      z_of<Config>(args, batch, row, value_at, value));
 }
 
 }  // namespace gemm_mma
@@ -163,6 +199,7 @@ QT_FN void gemm_mma_tile(const Config&, const qt_args& args) {
                 warp_n = Config::tile_n / Config::warps_n;
   constexpr int tiles_m = warp_m / 16, tiles_n = warp_n / 8;
   static_assert(Config::warps_m * Config::warps_n * 32 == kThreads, "eight warps share a tile");
+  static_assert(!is_gated(Config::epilogue) || tiles_n % 2 == 0, "a warp has gates and values");
   static_assert(tiles_m * 16 == warp_m && tiles_n * 8 == warp_n,
                 "a warp's part is made of 16x8 tiles");
 
@@ -179,7 +216,9 @@ QT_FN void gemm_mma_tile(const Config&, const qt_args& args) {
   const i64 k_end = (args.k + 31) / 32 * 32;
 
   const Packed a = packed(args.a, row0, args.m, k_end, batch);
-  const Packed b = packed(args.b, column0, args.n, k_end, batch);
+  using Columns = RowsOfB<Config>;
+  const Columns columns(column0, args.n);
+  const Packed b = packed(args.b, 0, args.n, k_end, batch);
   const u32 base = shared_base();
   const auto stage_a = [&](i64 s) {
     return base + u32(s % Config::stages) * stage_bytes<Config>();
@@ -195,14 +234,14 @@ QT_FN void gemm_mma_tile(const Config&, const qt_args& args) {
       if constexpr (wide_a)
         fetch_wide<Config::tile_m>(args.a, row0, args.m, k0, args.k, batch, stage_a(s));
       else
-        fetch_codes<Config::tile_m>(a, k0, stage_a(s));
-      fetch_codes<Config::tile_n>(b, k0, stage_b(s));
+        fetch_codes<Config::tile_m>(a, RowsInOrder{}, k0, stage_a(s));
+      fetch_codes<Config::tile_n>(b, columns, k0, stage_b(s));
     }
     copy_async_commit();
   };
   const auto read_scales = [&](i64 s) {
-    if constexpr (!wide_a) a_scales.read(a, s * kChunk);
-    b_scales.read(b, s * kChunk);
+    if constexpr (!wide_a) a_scales.read(a, RowsInOrder{}, s * kChunk);
+    b_scales.read(b, columns, s * kChunk);
   };
 
   float sums[tiles_m][tiles_n][4] = {};
@@ -263,13 +302,25 @@ QT_FN void gemm_mma_tile(const Config&, const qt_args& args) {
   }
 
   QT_UNROLL
-  for (int i = 0; i < tiles_m; ++i) QT_UNROLL
-  for (int j = 0; j < tiles_n; ++j) {
-    const i64 row = row0 + a_first + 16u * u32(i);
-    const i64 column = column0 + (warp % Config::warps_n) * warp_n + 8u * u32(j) + 2u * q;
-    if (row < args.m) store_pair<Config>(args, batch, row, column, sums[i][j][0], sums[i][j][1]);
-    if (row + 8 < args.m)
-      store_pair<Config>(args, batch, row + 8, column, sums[i][j][2], sums[i][j][3]);
+  for (int i = 0; i < tiles_m; ++i) {
+    QT_UNROLL
+    for (int j = 0; j < tiles_n; ++j) {
+      const u32 in_tile = (warp % Config::warps_n) * warp_n + 8u * u32(j) + 2u * q;
+      QT_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const i64 row = row0 + a_first + 16u * u32(i) + 8 * half;
+        if (row >= args.m) continue;
+        if constexpr (!Columns::paired) {
+          store_pair<Config>(args, batch, row, column0 + in_tile, sums[i][j][2 * half],
+                             sums[i][j][2 * half + 1]);
+        } else if (j < tiles_n / 2) {
+          QT_UNROLL
+          for (int e = 0; e < 2; ++e)
+            store_output<Config>(args, batch, row, columns.output(in_tile + u32(e)),
+                                 sums[i][j][2 * half + e], sums[i][j + tiles_n / 2][2 * half + e]);
+        }
+      }
+    }
   }
 }
 

@@ -1,6 +1,6 @@
-// D = alpha * A * B^T + beta * C + bias on Hopper, from two expanded operands: E5M2 with sums
-// promoted to binary32 every `promote` * 128 of K, int8 with exact integer sums (expand.h), or bf16
-// with binary32 sums (bf16.h).
+// D = epilogue(alpha * A * B^T + beta * C + bias) on Hopper, from two expanded operands: E5M2 with
+// sums promoted to binary32 every `promote` * 128 of K, int8 with exact integer sums (expand.h), or
+// bf16 with binary32 sums (bf16.h).
 //
 // Persistent blocks of three warp groups: one thread of the first brings tiles of 128 bytes of K
 // through a ring of `stages` buffers; the other two multiply half the tile's rows each, apply
@@ -17,7 +17,7 @@
 #ifndef QT_CUDA_GEMM_SM90_H
 #define QT_CUDA_GEMM_SM90_H
 
-#include "cuda/epilogue.h"
+#include "cuda/epilogue_rows.h"
 #include "cuda/expand.h"
 #include "cuda/primitives_wgmma.h"
 
@@ -38,7 +38,8 @@ struct Shared90 {
   static constexpr u32 b_bytes = Config::tile_n * 128;
   static constexpr u32 b_at = Config::stages * a_bytes;
   static constexpr u32 staging_at = b_at + Config::stages * b_bytes;
-  static constexpr u32 staging_bytes = Config::output == DType::f32 ? 0 : 8 * 2048;
+  static constexpr bool staged = Config::output != DType::f32 || Config::epilogue != Epilogue::none;
+  static constexpr u32 staging_bytes = staged ? 8 * 2048 : 0;
   static constexpr u32 columns_at =
       staging_at + staging_bytes;  // factor and bias, each group its own
   static constexpr u32 columns_bytes = 2 * 2 * Config::tile_n * 4;
@@ -70,6 +71,21 @@ struct Tiles {
   }
 };
 
+/// Columns of z that a tile has: tile_n neighbours, or of a split SwiGLU half as many gates and
+/// their values.
+template <class Config>
+struct TileColumns {
+  static constexpr bool halves = Config::epilogue == Epilogue::swiglu_split;
+  static constexpr int width = halves ? Config::tile_n / 2 : Config::tile_n;
+  i64 first, n;
+  QT_FN TileColumns(u32 x, i64 all) : first(i64(x) * width), n(all) {}
+  QT_FN i64 of(u32 c) const {
+    return halves && c >= u32(width) ? n / 2 + first + (c - u32(width)) : first + c;
+  }
+  /// Where columns end that lie beside column `c` of the tile.
+  QT_FN i64 end(u32 c) const { return halves && c < u32(width) ? n / 2 : n; }
+};
+
 /// Marks a column of an unfit row of B among the columns' factors: no product's NaN looks like it.
 constexpr u32 kUnfitFactor = 0xffffffffu;
 
@@ -96,7 +112,7 @@ QT_FN void bring_tiles(const qt_args& args, const qt_tensor_map& a_map, const qt
     u32 batch, y, x;
     tiles.place(tile, batch, y, x);
     const i32 row = i32((y * Config::cluster + rank) * Config::tile_m);
-    const i32 column = i32(x * Config::tile_n);
+    const TileColumns<Config> columns(x, Config::n > 0 ? Config::n : args.n);
     for (u32 kb = 0; kb < k_blocks; ++kb) {
       const u32 full = base + S::full_at + 8u * ring.stage;
       const u32 a = base + ring.stage * S::a_bytes;
@@ -104,13 +120,16 @@ QT_FN void bring_tiles(const qt_args& args, const qt_tensor_map& a_map, const qt
       barrier_wait(base + S::empty_at + 8u * ring.stage, ring.parity);
       barrier_arrive_expect(full, S::a_bytes + S::b_bytes);
       copy_tile(a, &a_map, full, i32(kb * 128u), row, i32(batch));
+      constexpr u32 half = Config::tile_n / 2;
       if constexpr (Config::cluster == 2) {
         // Each block brings half of B's tile for both.
-        constexpr u32 half = Config::tile_n / 2;
         copy_tile_multicast(b + rank * half * 128u, &b_map, full, i32(kb * 128u),
-                            column + i32(rank * half), i32(batch), 3u);
+                            i32(columns.of(rank * half)), i32(batch), 3u);
+      } else if constexpr (TileColumns<Config>::halves) {
+        copy_tile(b, &b_map, full, i32(kb * 128u), i32(columns.of(0)), i32(batch));
+        copy_tile(b + half * 128u, &b_map, full, i32(kb * 128u), i32(columns.of(half)), i32(batch));
       } else {
-        copy_tile(b, &b_map, full, i32(kb * 128u), column, i32(batch));
+        copy_tile(b, &b_map, full, i32(kb * 128u), i32(columns.first), i32(batch));
       }
       ring.advance(Config::stages);
     }
@@ -267,9 +286,6 @@ QT_FN void multiply_and_store(const qt_args& args, const Tiles<Config>& tiles, u
   const u32 biases = factors + Config::tile_n * 4;
   const u32 staged = base + S::staging_at + (group * 4u + warp) * 2048u;
   const float factor = mul(args.alpha, Config::descale);
-  const bool aligned =
-      ((reinterpret_cast<u64>(args.d.data) | u64(args.d.ld * 2) | u64(args.d.batch_stride * 2)) &
-       15u) == 0;
   Ring ring = {0, 0};
   for (u32 tile = block_index() / Config::cluster; tile < tiles.total;
        tile += block_count() / Config::cluster) {
@@ -277,9 +293,8 @@ QT_FN void multiply_and_store(const qt_args& args, const Tiles<Config>& tiles, u
     tiles.place(tile, batch, y, x);
     const i64 row0 =
         i64(y * Config::cluster + rank) * Config::tile_m + group * (Config::tile_m / 2);
-    const i64 column0 = i64(x) * Config::tile_n;
-    const i64 right = column0 + Config::tile_n;
-    const Destination d = {batch, m, right < n ? right : n};
+    const TileColumns<Config> columns(x, n);
+    const Destination d = {batch, m, n};
 
     // References travel while the tile is multiplied.
     const u8* a_references =
@@ -301,12 +316,13 @@ QT_FN void multiply_and_store(const qt_args& args, const Tiles<Config>& tiles, u
     float column_bias[column_steps];
     QT_UNROLL
     for (int i = 0; i < column_steps; ++i) {
-      const i64 column = column0 + thread + 128 * i;
-      const bool inside = thread + 128u * i < u32(Config::tile_n) && column < n;
+      const u32 in_tile = thread + 128u * u32(i);
+      const i64 column = columns.of(in_tile);
+      const bool inside = in_tile < u32(Config::tile_n) && column < columns.end(in_tile);
       column_reference[i] = inside ? reference_at<Config::element>(b_references, column) : kZeroRow;
       column_bias[i] = 0.0f;
       if constexpr (Config::bias)
-        if (inside) column_bias[i] = element<Config::output>(args.bias, column);
+        if (inside) column_bias[i] = element<Config::side>(args.bias, column);
     }
 
     Sum sums[high][width];
@@ -331,7 +347,7 @@ QT_FN void multiply_and_store(const qt_args& args, const Tiles<Config>& tiles, u
     }
     sync_named(1u + group, 128u);
 
-    // Values 4j..4j+3 of 64 rows' sums, as they go to D.
+    // Values 4j..4j+3 of 64 rows' sums, as z.
     const auto results = [&](int i, int j, float(&v)[4]) {
       const u32 at = u32(8 * j) * 4u + quad_column * 4u;
       const Words2 by = load_shared_2(factors + at);
@@ -346,61 +362,24 @@ QT_FN void multiply_and_store(const qt_args& args, const Tiles<Config>& tiles, u
         QT_UNROLL
         for (int e = 0; e < 4; ++e) {
           const i64 r = row0 + 64 * i + 16 * warp + quad_row + e / 2 * 8;
-          const i64 c = column0 + 8 * j + quad_column + e % 2;
-          if (r < m && c < d.n)
+          const i64 c = columns.of(8 * j + quad_column + e % 2);
+          if (r < m && c < columns.end(8 * j))
             v[e] = v[e] + addend<Config>(args, d, r, c, float_of(bias.word[e % 2]));
         }
       }
     };
-    const auto wanted = [&](i64 r, i64 c) {
-      return reference_at<Config::element>(a_references, r) != kUnfit &&
-             load_shared_u32(factors + u32(c - column0) * 4u) != kUnfitFactor;
+    const auto fits = [&](i64 r) {
+      return reference_at<Config::element>(a_references, r) != kUnfit;
     };
+    const auto column_fits = [&](u32 c) {
+      return load_shared_u32(factors + c * 4u) != kUnfitFactor;
+    };
+    const RowsOfZ<Config, decltype(fits), decltype(column_fits)> rows = {
+        args, d, columns.first, staged, lane, unfit, fits, column_fits};
     QT_UNROLL
-    for (int i = 0; i < high; ++i) {
-      const i64 row = row0 + 64 * i + 16 * warp;
-      if constexpr (Config::output == DType::f32) {
-        bool rows[2];
-        QT_UNROLL
-        for (int half = 0; half < 2; ++half)
-          rows[half] = row + quad_row + 8 * half < m && row_reference[i][half] != kUnfit;
-        QT_UNROLL
-        for (int j = 0; j < width / 4; ++j) {
-          const i64 column = column0 + 8 * j + quad_column;
-          const u32 at = (u32(8 * j) + quad_column) * 4u;
-          float v[4];
-          results(i, j, v);
-          const bool columns[2] = {
-              column < d.n && load_shared_u32(factors + at) != kUnfitFactor,
-              column + 1 < d.n && load_shared_u32(factors + at + 4u) != kUnfitFactor};
-          store_fragment<Config>(args, d, row + quad_row, column, v, rows, columns);
-        }
-      } else {
-        // 64 columns at a time: 16 with each store_matrix_4, whose row addresses come from lanes
-        // 0-7 and 8-15 for the left 8 columns, 16-23 and 24-31 for the right ones.
-        const u32 r = lane % 16u;
-        QT_UNROLL
-        for (int pass = 0; pass < (width + 31) / 32; ++pass) {
-          QT_UNROLL
-          for (int pair = 0; pair < 4; ++pair) {
-            const int j = pass * 8 + pair * 2;
-            if (j >= width / 4) continue;
-            float left[4], right[4];
-            results(i, j, left);
-            results(i, j + 1, right);
-            store_matrix_4(staged + r * 128u + (((u32(pair) * 2u + lane / 16u) ^ (r & 7u)) << 4),
-                           pack_pair<Config::output>(left[0], left[1]),
-                           pack_pair<Config::output>(left[2], left[3]),
-                           pack_pair<Config::output>(right[0], right[1]),
-                           pack_pair<Config::output>(right[2], right[3]));
-          }
-          sync_warp();
-          store_staged<Config>(args, d, staged, row, column0 + pass * 64, lane, aligned, unfit,
-                               wanted);
-          sync_warp();
-        }
-      }
-    }
+    for (int i = 0; i < high; ++i)
+      finish_rows<Config, width / 4>(rows, row0 + 64 * i + 16 * warp,
+                                     [&](int j, float(&v)[4]) { results(i, j, v); });
   }
 }
 

@@ -143,6 +143,14 @@ QT_FN Words4 load_global(const Words4* p) {
                : "memory");
   return v;
 }
+QT_FN Words2 load_global(const Words2* p) {
+  Words2 v;
+  asm volatile("ld.global.v2.b32 {%0, %1}, [%2];"
+               : "=r"(v.word[0]), "=r"(v.word[1])
+               : "l"(p)
+               : "memory");
+  return v;
+}
 /// Read once and never written during the kernel: not kept in L1.
 QT_FN Words4 load_streaming(const Words4* p) {
   Words4 v;
@@ -162,6 +170,10 @@ QT_FN Words4 load_readonly(const Words4* p) {
 QT_FN void store_global(Words4* p, const Words4& v) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.word[0]), "r"(v.word[1]),
                "r"(v.word[2]), "r"(v.word[3])
+               : "memory");
+}
+QT_FN void store_global(Words2* p, const Words2& v) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(p), "r"(v.word[0]), "r"(v.word[1])
                : "memory");
 }
 /// A counter of the loaded code, which the host finds by its name.

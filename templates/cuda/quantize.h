@@ -7,6 +7,7 @@
 #ifndef QT_CUDA_QUANTIZE_H
 #define QT_CUDA_QUANTIZE_H
 
+#include "cuda/prologue.h"
 #include "cuda/quantize_store.h"
 
 namespace qt::cuda {
@@ -37,9 +38,7 @@ QT_FN void quantize_rows(const qt_args& args, i64 batch, u32 first_row, u32 last
   const SignMask mask = signs_of<Config>(args);
   const Noise noise = {args.noise_seed, args.stream, noise_lane(args.operand, 0)};
   const i64 k_global = args.k_global > 0 ? args.k_global : k;
-  const u8* source =
-      static_cast<const u8*>(args.a.data) + batch * args.a.batch_stride * bytes_of(Config::input);
-  const bool aligned = is_aligned<Config::input>(source, args.a.ld);
+  const RowsOfX<Config> from(args, batch, k);
   const Copy to = copy_of<Config>(args.d, batch, blocks);
 
   // A warp goes on while its first lane has work: shuffles need all lanes. Other warps hide the
@@ -50,13 +49,8 @@ QT_FN void quantize_rows(const qt_args& args, i64 batch, u32 first_row, u32 last
     const u32 in_band = inside ? index / blocks : 0u;
     const u32 block = inside ? index - in_band * blocks : 0u;
     const u32 row = first_row + in_band;
-    const i64 rest = inside ? k - i64(block) * 32 : 0;
-    Raw<Config::input> raw;
-    load_block<Config::input>(raw, source, i64(row) * args.a.ld + i64(block) * 32,
-                              rest < 32 ? int(rest) : 32, aligned);
     float x[32];
-    QT_UNROLL
-    for (int j = 0; j < 32; ++j) x[j] = raw.value(j);
+    from.values(x, row, block, inside ? k - i64(block) * 32 : 0, 1.0f);
     u32 packed[4];
     const u32 byte = quantize_values<Config>(
         x, block_signs<g>(mask, block), lane, noise,
@@ -148,16 +142,19 @@ QT_FN void quantize_columns(const qt_args& args, const qt_tensor& to, i64 batch,
   }
 }
 
-/// Row-wise into an expanded operand: `threads_per_row` threads share a row, whose packed codes
-/// wait in shared memory until the row's reference is known.
+/// Row-wise, `threads_per_row` threads sharing a row: into an expanded operand, whose packed codes
+/// wait in shared memory until the row's reference is known, or behind an RMSNorm, which sums the
+/// row's squares first and reads it again.
 template <class Config>
-QT_FN void quantize_expanded(const qt_args& args, i64 batch, u32 group, u32 thread) {
+QT_FN void quantize_by_teams(const qt_args& args, i64 batch, u32 group, u32 thread) {
   constexpr int g = Config::rotation;
+  constexpr bool expanded = is_expanded(Config::output);
   constexpr u32 team = Config::threads_per_row;
   constexpr u32 teams = Config::threads / team;
   constexpr Expanded type = Config::output == Output::e5m2 ? Expanded::e5m2 : Expanded::int8;
+  constexpr i64 unit = expanded && g < 128 ? 128 : padding_unit(g);
   const i64 k = Config::k > 0 ? Config::k : args.k;
-  const u32 blocks = u32(round_up(k, g > 128 ? g : 128) / 32);
+  const u32 blocks = u32(round_up(k, unit) / 32);
   const StagedRow stage = staged_row(blocks);
   const u32 slot = thread / team, t = thread % team;
   const u32 codes = shared_base() + slot * stage.bytes;
@@ -169,39 +166,49 @@ QT_FN void quantize_expanded(const qt_args& args, i64 batch, u32 group, u32 thre
   const SignMask mask = signs_of<Config>(args);
   const Noise noise = {args.noise_seed, args.stream, noise_lane(args.operand, 0)};
   const i64 k_global = args.k_global > 0 ? args.k_global : k;
-  const u8* source =
-      static_cast<const u8*>(args.a.data) + batch * args.a.batch_stride * bytes_of(Config::input);
-  const bool aligned = is_aligned<Config::input>(source, args.a.ld);
-  RowRange range = {};
+  const RowsOfX<Config> from(args, batch, k);
   const u32 lane = thread % 32u;
+  float factor = 1.0f;
+  if constexpr (Config::prologue == Prologue::rmsnorm) {
+    const u32 squares =
+        (expanded ? ranges + Config::threads / 32u * 12u : shared_base()) + slot * blocks * 4u;
+    for (u32 block = t; block < blocks; block += team) {
+      float x[32];
+      from.elements(x, row, block, row_exists ? k - i64(block) * 32 : 0);
+      store_shared_f32(squares + block * 4u, square_sum(x));
+    }
+    sync_block();
+    factor = factor_of_row(squares, blocks, k, args.epsilon, lane);
+  }
+  const Copy to = copy_of<Config>(args.d, batch, blocks);
+  RowRange range = {};
   for (u32 block = t; block - lane < blocks; block += team) {
-    const i64 rest = row_exists ? k - i64(block) * 32 : 0;
-    Raw<Config::input> raw;
-    load_block<Config::input>(raw, source, rest > 0 ? row * args.a.ld + i64(block) * 32 : 0,
-                              rest < 32 ? int(rest) : 32, aligned);
     float x[32];
-    QT_UNROLL
-    for (int j = 0; j < 32; ++j) x[j] = raw.value(j);
+    from.values(x, row, block, row_exists ? k - i64(block) * 32 : 0, factor);
     u32 packed[4];
     const u32 byte = quantize_values<Config>(
         x, block_signs<g>(mask, block), lane, noise,
         noise_position(row, i64(block) * 32, args.row0, args.k0, k_global), packed);
-    if (block < blocks) {
+    if (block >= blocks) continue;
+    if constexpr (expanded) {
       store_shared_4(codes + staged_place(block), {{packed[0], packed[1], packed[2], packed[3]}});
       store_shared_u8(bytes + block, byte);
       widen(range, byte, packed);
+    } else {
+      if (row_exists) store_block<Config>(to, u32(row), block, blocks, packed, byte);
     }
   }
-  finish_expanded<type, team>(args.d, batch, row, row_exists, codes, bytes, blocks, ranges, range,
-                              thread);
+  if constexpr (expanded)
+    finish_expanded<type, team>(args.d, batch, row, row_exists, codes, bytes, blocks, ranges, range,
+                                thread);
 }
 
 template <class Config>
 QT_FN void quantize(const Config&, const qt_args& args) {
   const u32 thread = thread_index();
   const i64 batch = block_index_z();
-  if constexpr (is_expanded(Config::output)) {
-    quantize_expanded<Config>(args, batch, block_index(), thread);
+  if constexpr (is_expanded(Config::output) || Config::prologue == Prologue::rmsnorm) {
+    quantize_by_teams<Config>(args, batch, block_index(), thread);
   } else {
     constexpr bool by_rows = Config::copies != Copies::columns;
     constexpr bool by_columns = Config::copies != Copies::rows;

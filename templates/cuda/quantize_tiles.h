@@ -8,6 +8,7 @@
 #ifndef QT_CUDA_QUANTIZE_TILES_H
 #define QT_CUDA_QUANTIZE_TILES_H
 
+#include "cuda/prologue.h"
 #include "cuda/quantize_store.h"
 
 namespace qt::cuda {
@@ -25,11 +26,17 @@ struct Matrix {
   bool aligned;  // every row starts at a multiple of 16 bytes
 };
 
+/// What a tile holds: X's elements, or what a prologue makes of them.
+template <class Config>
+QT_FN constexpr DType tile_type() {
+  return is_gated(Config::prologue) ? DType::f32 : Config::input;
+}
+
 /// Where 16-byte piece `piece` of row `row` of a tile lies, so that neither direction has bank
 /// conflicts.
 template <class Config>
 QT_FN u32 place(u32 row, u32 piece) {
-  constexpr u32 pitch = kColumns * bytes_of(Config::input);
+  constexpr u32 pitch = kColumns * bytes_of(tile_type<Config>());
   return row * pitch + (piece ^ ((row ^ (row >> 5)) & 7u)) * 16u;
 }
 
@@ -70,6 +77,31 @@ QT_FN void bring(const Matrix& x, u32 first_row, u32 first_column, u32 to) {
   }
 }
 
+/// The tile at (first_row, first_column) of SwiGLU's results, `columns` of the matrix being twice
+/// theirs.
+template <class Config>
+QT_FN void bring_activated(const Matrix& x, i64 k, u32 first_row, u32 first_column, u32 to) {
+  constexpr bool split = Config::prologue == Prologue::swiglu_split;
+  constexpr u32 pieces = kColumns / 4;  // of a row
+  constexpr u32 rows = kThreads / pieces;
+  const u32 row = thread_index() / pieces, piece = thread_index() % pieces;
+  const i64 column = i64(first_column) + piece * 4u;
+  QT_UNROLL
+  for (u32 i = 0; i < kRows / rows; ++i) {
+    const i64 r = i64(first_row) + row + i * rows;
+    const u8* line = x.data + r * x.pitch;
+    Words4 out = {};
+    QT_UNROLL
+    for (u32 e = 0; e < 4u; ++e) {
+      const i64 c = column + e;
+      if (r >= x.rows || c >= k) continue;
+      out.word[e] = bits_of(swiglu(element<Config::input>(line, split ? c : 2 * c),
+                                   element<Config::input>(line, split ? k + c : 2 * c + 1)));
+    }
+    store_shared_4(to + place<Config>(row + i * rows, piece), out);
+  }
+}
+
 /// Tiles in the order in which blocks take them.
 struct Order {
   u32 down, across;
@@ -92,12 +124,14 @@ QT_FN void quantize_tiles(const Config&, const qt_args& args) {
   constexpr int g = Config::rotation;
   constexpr bool has_signs = Config::signs != Signs::none;
   constexpr bool by_rows = Config::copies == Copies::both;
-  constexpr u32 bytes = u32(bytes_of(Config::input));
+  constexpr DType held = tile_type<Config>();
+  constexpr u32 bytes = u32(bytes_of(held));
   constexpr u32 tile_bytes = kRows * kColumns * bytes;
   const i64 batch = block_index_z();
   const i64 k = Config::k > 0 ? Config::k : args.k;
-  Matrix matrix = {static_cast<const u8*>(args.a.data) + batch * args.a.batch_stride * bytes,
-                   args.a.ld * bytes, args.m, k, false};
+  Matrix matrix = {
+      static_cast<const u8*>(args.a.data) + batch * args.a.batch_stride * bytes_of(Config::input),
+      args.a.ld * bytes_of(Config::input), args.m, k, false};
   matrix.aligned = is_aligned<Config::input>(matrix.data, args.a.ld);
   const Order order = {u32(ceil_div(args.m, kRows)), u32(ceil_div(k, kColumns))};
   const u32 total = order.down * order.across;
@@ -112,19 +146,26 @@ QT_FN void quantize_tiles(const Config&, const qt_args& args) {
   const Copy rows_copy = copy_of<Config>(args.d, batch, row_blocks);
   const Copy columns_copy = copy_of<Config>(by_rows ? args.d2 : args.d, batch, column_blocks);
 
+  const auto bring_tile = [&](u32 first_row, u32 first_column, u32 to) {
+    if constexpr (is_gated(Config::prologue)) {
+      bring_activated<Config>(matrix, k, first_row, first_column, to);
+    } else {
+      bring<Config>(matrix, first_row, first_column, to);
+    }
+  };
   u32 tile = block_index();
   const u32 both = 2u * shared_base() + tile_bytes;  // places of this tile and of the next
   u32 now = shared_base();
   u32 y = 0, x = 0, next_y = 0, next_x = 0;
   if (tile < total) {
     order.locate(tile, y, x);
-    bring<Config>(matrix, y, x, now);
+    bring_tile(y, x, now);
   }
   copy_async_commit();
   for (; tile < total; tile += block_count()) {
     if (tile + block_count() < total) {
       order.locate(tile + block_count(), next_y, next_x);
-      bring<Config>(matrix, next_y, next_x, both - now);
+      bring_tile(next_y, next_x, both - now);
     }
     copy_async_commit();
     copy_async_wait<1>();
@@ -140,7 +181,7 @@ QT_FN void quantize_tiles(const Config&, const qt_args& args) {
           if constexpr (bytes == 4) {
             v[i * 4u + e] = float_of(four.word[e]);
           } else {
-            v[i * 8u + e] = half_of<Config::input>(four.word[e / 2u], int(e % 2u));
+            v[i * 8u + e] = half_of<held>(four.word[e / 2u], int(e % 2u));
           }
         }
       }
@@ -170,7 +211,7 @@ QT_FN void quantize_tiles(const Config&, const qt_args& args) {
         if constexpr (bytes == 4) {
           v[r] = load_shared_f32(from);
         } else {
-          v[r] = half_of<Config::input>(load_shared_u16(from), 0);
+          v[r] = half_of<held>(load_shared_u16(from), 0);
         }
       }
       const u32 block = y / 32u + segment;

@@ -43,8 +43,10 @@ QT_FN Rows rows_of(const qt_tensor& t, i64 rows, i64 pitch, i64 batch) {
           static_cast<const u8*>(t.scales) + batch * t.scale_batch_stride, rows, pitch};
 }
 
-/// Lists the unfit rows of a slab in ascending order; returns how many there are. All threads.
-QT_FN u32 gather(const Rows& from, i64 first, u32 base) {
+/// Lists the numbers from `first` on, of a slab, that is_unfit answers for, in ascending order;
+/// returns how many there are. All threads.
+template <class IsUnfit>
+QT_FN u32 gather(i64 first, u32 base, const IsUnfit& is_unfit) {
   constexpr u32 rounds = kSlab / kThreads;
   const u32 thread = thread_index(), warp = warp_index(), lane = lane_index();
   u32 unfit[rounds];
@@ -52,7 +54,7 @@ QT_FN u32 gather(const Rows& from, i64 first, u32 base) {
   QT_UNROLL
   for (u32 i = 0; i < rounds; ++i) {
     const i64 row = first + thread + i * kThreads;
-    unfit[i] = row < from.rows && from.references[row] == kUnfit;
+    unfit[i] = is_unfit(row);
     any = any || unfit[i] != 0;
   }
   if (!sync_named_any(1u, kThreads, any)) return 0;
@@ -159,7 +161,18 @@ QT_FN void stand_in_tiles(const Config&, const qt_args& args) {
   const i64 first = i64(item % across) * kAcross;
   const u32 base = shared_base();
 
-  const u32 total = gather(from, slab, base);
+  // Of a SwiGLU, B's rows come in pairs: a gate and its value, by the number of their output.
+  constexpr bool gated = is_gated(Config::epilogue);
+  const i64 outputs = args.n / 2;
+  const bool pairs_gathered = gated && !is_a, pairs_across = gated && is_a;
+  const auto gate = [&](i64 output) { return gate_column<Config::epilogue>(output); };
+  const auto value = [&](i64 output) { return value_column<Config::epilogue>(output, args.n); };
+  const u32 total = gather(slab, base, [&](i64 number) {
+    if (pairs_gathered)
+      return number < outputs &&
+             (b.references[gate(number)] == kUnfit || b.references[value(number)] == kUnfit);
+    return number < from.rows && from.references[number] == kUnfit;
+  });
   if (total == 0) return;
   const u32 thread = thread_index(), warp = warp_index(), lane = lane_index();
   if (thread == 0 && item % across == 0) count_event(&quarterturn_stand_ins, total);
@@ -169,18 +182,33 @@ QT_FN void stand_in_tiles(const Config&, const qt_args& args) {
   const float factor = mul(args.alpha, Config::descale);
   const Destination d = {batch, args.m, args.n};
 
-  for (u32 done = 0; done < total; done += kGathered) {
-    const u32 count = min_u32(total - done, kGathered);
+  // Pairs lie 16 rows apart, so that one thread gets the products of both.
+  const auto in_pairs = [](u32 row) { return row / 32u * 16u + row % 16u; };
+  const auto row_of_pair = [&](i64 output, u32 row) {
+    return row % 32u < 16u ? gate(output) : value(output);
+  };
+  const u32 round = pairs_gathered ? kGathered / 2 : kGathered;
+  for (u32 done = 0; done < total; done += round) {
+    const u32 count = min_u32(total - done, round);
     Piece pieces[kPieces];
     QT_UNROLL
     for (u32 j = 0; j < kPieces; ++j) {
       const u32 row = (thread + j * kThreads) / 8u;
       const bool gathered = row < kGathered;
-      const i64 number =
-          gathered ? slab + (row < count ? load_shared_u16(base + kListAt + (done + row) * 2u) : 0u)
+      const u32 listed = pairs_gathered ? in_pairs(row) : row;
+      i64 number =
+          gathered ? slab + (listed < count ? load_shared_u16(base + kListAt + (done + listed) * 2u)
+                                            : 0u)
                    : first + (row - kGathered);
       const Rows& source = gathered ? from : other;
-      const bool inside = gathered ? row < count : number < other.rows;
+      bool inside = gathered ? listed < count : number < other.rows;
+      if (gated && gathered == pairs_gathered) {
+        if (!gathered) {
+          number = first / 2 + in_pairs(row - kGathered);
+          inside = number < outputs;
+        }
+        number = row_of_pair(number, row);
+      }
       pieces[j].row = inside ? source.data + number * pitch : nullptr;
       pieces[j].reference = inside ? source.references[number] : kZeroRow;
     }
@@ -203,7 +231,7 @@ QT_FN void stand_in_tiles(const Config&, const qt_args& args) {
       sync_block();
       if (chunk + 1 < chunks) fetch_all(chunk + 1);
       const u32 stage = base + chunk % 2u * kStage;
-      if (a_first < count) {
+      if ((pairs_gathered ? a_first / 2u : a_first) < count) {
         QT_UNROLL
         for (u32 block = 0; block < 4u; ++block) {
           Words4 bs[tiles_n];
@@ -229,29 +257,61 @@ QT_FN void stand_in_tiles(const Config&, const qt_args& args) {
       if (chunk + 1 < chunks) put_all((chunk + 1u) % 2u);
     }
 
-    QT_UNROLL
-    for (u32 i = 0; i < u32(tiles_m); ++i) {
+    // z at (row, column) from a product.
+    const auto z_at = [&](float sum, i64 row, i64 column) {
+      float v = mul(factor, mul(sum, 64.0f));
+      float bias = 0.0f;
+      if constexpr (Config::bias) bias = element<Config::side>(args.bias, column);
+      if constexpr (Config::bias || Config::accumulate)
+        v = v + addend<Config>(args, d, row, column, bias);
+      return v;
+    };
+    // A's side computes what both leave out.
+    const auto left_to_a = [&](i64 row) { return !is_a && a.references[row] == kUnfit; };
+    const auto store_pair = [&](i64 row, i64 output, float gate_sum, float value_sum) {
+      if (left_to_a(row)) return;
+      finish_pair<Config>(args, d, row, output, z_at(gate_sum, row, gate(output)),
+                          z_at(value_sum, row, value(output)));
+    };
+    const auto listed = [&](u32 i) {
+      return slab + load_shared_u16(base + kListAt + (done + i) * 2u);
+    };
+    if constexpr (gated) {
       QT_UNROLL
-      for (u32 j = 0; j < u32(tiles_n); ++j) {
+      for (u32 i = 0; i < 2u; ++i) {
         QT_UNROLL
-        for (u32 e = 0; e < 4u; ++e) {
-          const u32 mine = a_first + 16u * i + g + e / 2u * 8u;
-          const i64 across_to = first + b_first + 8u * j + 2u * q + e % 2u;
-          if (mine >= count || across_to >= other.rows) continue;
-          const i64 number = slab + load_shared_u16(base + kListAt + (done + mine) * 2u);
-          const i64 row = is_a ? number : across_to, column = is_a ? across_to : number;
-          // A's side computes what both leave out.
-          if (!is_a && a.references[row] == kUnfit) continue;
-          float v = mul(factor, mul(sums[i][j][e], 64.0f));
-          float bias = 0.0f;
-          if constexpr (Config::bias) bias = element<Config::output>(args.bias, column);
-          if constexpr (Config::bias || Config::accumulate)
-            v = v + addend<Config>(args, d, row, column, bias);
-          const i64 at = batch * args.d.batch_stride + row * args.d.ld + column;
-          if constexpr (Config::output == DType::f32) {
-            static_cast<float*>(args.d.data)[at] = v;
-          } else {
-            static_cast<u16*>(args.d.data)[at] = u16(pack_pair<Config::output>(v, 0.0f));
+        for (u32 j = 0; j < 2u; ++j) {
+          QT_UNROLL
+          for (u32 e = 0; e < 4u; ++e) {
+            const u32 down = g + e / 2u * 8u, along = 2u * q + e % 2u;
+            if (is_a) {  // gates in groups j, values in groups j + 2
+              const u32 mine = a_first + 16u * i + down;
+              const i64 output = first / 2 + b_first / 2u + 8u * j + along;
+              if (mine < count && output < outputs)
+                store_pair(listed(mine), output, sums[i][j][e], sums[i][j + 2][e]);
+            } else {  // gates in rows i = 0, values in i = 1
+              const u32 mine = a_first / 2u + down;
+              const i64 row = first + b_first + 8u * (2u * i + j) + along;
+              if (mine < count && row < other.rows)
+                store_pair(row, listed(mine), sums[0][2u * i + j][e], sums[1][2u * i + j][e]);
+            }
+          }
+        }
+      }
+    } else {
+      QT_UNROLL
+      for (u32 i = 0; i < u32(tiles_m); ++i) {
+        QT_UNROLL
+        for (u32 j = 0; j < u32(tiles_n); ++j) {
+          QT_UNROLL
+          for (u32 e = 0; e < 4u; ++e) {
+            const u32 mine = a_first + 16u * i + g + e / 2u * 8u;
+            const i64 across_to = first + b_first + 8u * j + 2u * q + e % 2u;
+            if (mine >= count || across_to >= other.rows) continue;
+            const i64 number = listed(mine);
+            const i64 row = is_a ? number : across_to, column = is_a ? across_to : number;
+            if (left_to_a(row)) continue;
+            finish_element<Config>(args, d, row, column, z_at(sums[i][j][e], row, column));
           }
         }
       }

@@ -74,6 +74,25 @@ QT_FN float mul(float a, float b) {
 #endif
 }
 
+/// a * b + c with one rounding. Without the instruction: the product is exact in double, and its
+/// sum with c rounded to odd, which the second rounding cannot be misled by.
+QT_FN float fused(float a, float b, float c) {
+#if defined(__CUDACC__) && !defined(__clang__)
+  return __fmaf_rn(a, b, c);
+#elif defined(__FMA__) || defined(__aarch64__) || defined(__HIP__)
+  return __builtin_fmaf(a, b, c);
+#else
+  const double product = double(a) * double(b), addend = double(c);
+  const double sum = product + addend;
+  const double back = sum - product;
+  const double rest = (product - (sum - back)) + (addend - back);
+  u64 bits = __builtin_bit_cast(u64, sum);
+  if ((rest > 0.0 || rest < 0.0) && (bits & 1u) == 0u)
+    bits += (rest > 0.0) == (sum > 0.0) ? 1u : ~0ull;
+  return float(__builtin_bit_cast(double, bits));
+#endif
+}
+
 QT_FN u32 min_u32(u32 a, u32 b) { return a < b ? a : b; }
 QT_FN u32 max_u32(u32 a, u32 b) { return a > b ? a : b; }
 

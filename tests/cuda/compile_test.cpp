@@ -90,6 +90,12 @@ Problem squares_problem(DType type, Rounding rounding) {
   return p;
 }
 
+Problem prologue_problem(Prologue prologue, DType type, Copies copies, Layout layout) {
+  auto p = quantize_problem(type, 32, ScaleRule::rceil, Rounding::sr16, copies, layout);
+  p.prologue = prologue;
+  return p;
+}
+
 std::vector<Problem> problems() {
   auto full = gemm_problem(Contract::fast, Spread::any, DType::bf16, Extent::exactly(4096));
   full.bias = Bias::per_column;
@@ -124,6 +130,14 @@ std::vector<Problem> problems() {
       quantize_problem(DType::bf16, 256, ScaleRule::ceil, Rounding::rne, Copies::both,
                        Layout::bf16),
       odd_rows,
+      prologue_problem(Prologue::rmsnorm, DType::bf16, Copies::rows, Layout::plain),
+      prologue_problem(Prologue::rmsnorm, DType::f16, Copies::rows, Layout::int8_rows),
+      prologue_problem(Prologue::rmsnorm, DType::f32, Copies::rows, Layout::bf16),
+      prologue_problem(Prologue::swiglu_split, DType::bf16, Copies::rows, Layout::e5m2),
+      prologue_problem(Prologue::swiglu_split, DType::f32, Copies::both, Layout::plain),
+      prologue_problem(Prologue::swiglu_interleaved, DType::f16, Copies::rows, Layout::plain),
+      prologue_problem(Prologue::swiglu_interleaved, DType::bf16, Copies::both, Layout::bf16),
+      prologue_problem(Prologue::swiglu_interleaved, DType::bf16, Copies::columns, Layout::plain),
       squares_problem(DType::bf16, Rounding::sr16),
       squares_problem(DType::f32, Rounding::half_away),
       packed_problem(8, DType::bf16),
@@ -142,6 +156,8 @@ std::vector<Problem> problems() {
       one_operand(Op::pack, DType::mxfp4, DType::mxfp4, Layout::plain, Layout::bf16),
       one_operand(Op::dequantize, DType::mxfp4, DType::f16, Layout::plain, Layout::plain),
       one_operand(Op::hadamard, DType::bf16, DType::bf16, Layout::chosen, Layout::plain),
+      one_operand(Op::column_sums, DType::bf16, DType::f32, Layout::chosen, Layout::plain),
+      one_operand(Op::column_sums, DType::f32, DType::f32, Layout::chosen, Layout::plain),
   };
 }
 
@@ -162,33 +178,37 @@ std::vector<Variant> corners(const Family& family, const Problem& p, const Targe
   return out;
 }
 
-void compile_all_of(std::initializer_list<const Family*> families, std::size_t least) {
-  if (const auto identity = cuda::nvrtc_identity(); !identity.ok()) {
-    std::cout << "SKIPPED: " << identity.status().message() << "\n";
-    return;
+// Every epilogue, with all that it may read and a kept z where it has one.
+std::vector<Problem> epilogue_problems(Contract contract, Spread spread, DType d_type) {
+  std::vector<Problem> out;
+  for (const auto epilogue :
+       {Epilogue::gelu, Epilogue::gelu_tanh, Epilogue::swiglu_split, Epilogue::swiglu_interleaved,
+        Epilogue::dgelu, Epilogue::dgelu_tanh, Epilogue::dswiglu, Epilogue::dswiglu_interleaved}) {
+    auto p = gemm_problem(contract, spread, d_type, Extent::exactly(4096));
+    p.epilogue = epilogue;
+    p.bias = Bias::per_column;
+    if (!is_derivative(epilogue)) p.pre_activation = PreActivation::kept;
+    if (is_derivative(epilogue)) p.accumulate = Accumulate::accumulate;
+    out.push_back(p);
   }
-  struct Job {
-    std::string name, arch, text;
-    std::vector<std::string> flags;
-  };
-  std::vector<Job> jobs;
-  for (const auto* arch : {"sm_90a", "sm_80"}) {
-    const auto target = *parse_target(arch);
-    for (const auto& p : problems())
-      for (const Family* family : families) {
-        if (!family->refuses(p, target).empty()) continue;
-        // Architectures share texts: corners on one of them are enough.
-        const bool all = std::string(arch) == "sm_90a" || family->name() == "cuda_gemm_mma";
-        for (const auto& v : corners(*family, p, target)) {
-          const auto source = family->emit(p, target, v);
-          const auto flat = flatten(source);
-          REQUIRE(flat.ok());
-          CHECK(source.entry.find("quarterturn_") == 0);
-          jobs.push_back({v.text() + " for " + p.key(), arch, *flat, source.flags});
-          if (!all) break;
-        }
-      }
-  }
+  return out;
+}
+
+struct Job {
+  std::string name, arch, text;
+  std::vector<std::string> flags;
+};
+
+Job job_of(const Family& family, const Problem& p, const Target& t, const Variant& v,
+           const std::string& arch) {
+  const auto source = family.emit(p, t, v);
+  const auto flat = flatten(source);
+  REQUIRE(flat.ok());
+  CHECK(source.entry.find("quarterturn_") == 0);
+  return {v.text() + " for " + p.key(), arch, *flat, source.flags};
+}
+
+void compile_jobs(const std::vector<Job>& jobs, std::size_t least) {
   const auto work = [&jobs](std::size_t from) {
     std::vector<std::string> complaints;
     for (std::size_t i = from; i < jobs.size(); i += 2) {
@@ -208,20 +228,83 @@ void compile_all_of(std::initializer_list<const Family*> families, std::size_t l
   std::cout << jobs.size() << " kernels compiled\n";
 }
 
+bool no_compiler() {
+  const auto identity = cuda::nvrtc_identity();
+  if (!identity.ok()) std::cout << "SKIPPED: " << identity.status().message() << "\n";
+  return !identity.ok();
+}
+
+void compile_all_of(std::initializer_list<const Family*> families, std::size_t least) {
+  if (no_compiler()) return;
+  std::vector<Job> jobs;
+  for (const auto* arch : {"sm_90a", "sm_80"}) {
+    const auto target = *parse_target(arch);
+    for (const auto& p : problems())
+      for (const Family* family : families) {
+        if (!family->refuses(p, target).empty()) continue;
+        // Architectures share texts: corners on one of them are enough.
+        const bool all = std::string(arch) == "sm_90a" || family->name() == "cuda_gemm_mma";
+        for (const auto& v : corners(*family, p, target)) {
+          jobs.push_back(job_of(*family, p, target, v, arch));
+          if (!all) break;
+        }
+      }
+  }
+  compile_jobs(jobs, least);
+}
+
 }  // namespace
 
 TEST_CASE("cuda quantisers compile without spills") {
-  compile_all_of({&cuda::quantize(), &cuda::pack(), &cuda::dequantize(), &cuda::hadamard()}, 20);
+  compile_all_of({&cuda::quantize(), &cuda::pack(), &cuda::dequantize(), &cuda::hadamard(),
+                  &cuda::column_sums()},
+                 20);
 }
 TEST_CASE("cuda products compile without spills and overlap") {
-  compile_all_of({&cuda::gemm_e5m2(), &cuda::gemm_int8(), &cuda::gemm_bf16(), &cuda::gemm_packed(),
-                  &cuda::gemm_packed_int8(), &cuda::gemm_packed_tiles(),
-                  &cuda::gemm_packed_tiles_int8()},
-                 20);
+  compile_all_of(
+      {&cuda::gemm_e5m2(), &cuda::gemm_int8(), &cuda::gemm_bf16(), &cuda::gemm_packed(),
+       &cuda::gemm_packed_int8(), &cuda::gemm_packed_tiles(), &cuda::gemm_packed_tiles_int8()},
+      20);
 }
 TEST_CASE("portable cuda products compile without spills") {
   compile_all_of({&cuda::gemm_mma(), &cuda::stand_in()}, 10);
 }
+TEST_CASE("cuda epilogues compile without spills") {
+  if (no_compiler()) return;
+  const auto sm90 = *parse_target("sm_90a"), sm80 = *parse_target("sm_80");
+  std::vector<Job> jobs;
+  const auto add = [&](const Family& family, const Problem& p, const Target& t, Variant v) {
+    INFO(p.key());
+    REQUIRE(family.refuses(p, t).empty());
+    REQUIRE(family.illegal(p, t, v).empty());
+    jobs.push_back(job_of(family, p, t, v, t.arch));
+  };
+  for (const DType type : {DType::bf16, DType::f32})
+    for (const auto& p : epilogue_problems(Contract::exact, Spread::narrow, type)) {
+      const auto& family = cuda::gemm_int8();
+      auto v = family.default_variant(p, sm90);
+      if (type == DType::bf16) v.values["cluster"] = 2;
+      if (type == DType::f32) v.values["tile_m"] = 256, v.values["tile_n"] = 128;
+      add(family, p, sm90, v);
+    }
+  for (const auto& p : epilogue_problems(Contract::fast, Spread::any, DType::bf16)) {
+    const auto& family = cuda::gemm_e5m2();
+    auto v = family.default_variant(p, sm90);
+    add(family, p, sm90, v);
+    v.values["tile_n"] = 256;
+    v.values["pieces"] = 2;
+    v.values["promote"] = 2;
+    add(family, p, sm90, v);
+  }
+  for (const auto& p : epilogue_problems(Contract::exact, Spread::any, DType::bf16)) {
+    add(cuda::gemm_bf16(), p, sm90, cuda::gemm_bf16().default_variant(p, sm90));
+    add(cuda::gemm_mma(), p, sm80, cuda::gemm_mma().default_variant(p, sm80));
+    auto unfit = p;
+    unfit.a_layout = unfit.b_layout = Layout::e5m2;
+    add(cuda::stand_in(), unfit, sm90, cuda::stand_in().default_variant(unfit, sm90));
+  }
+  compile_jobs(jobs, 56);
+}
 TEST_CASE("every cuda family is compiled by one of these tests") {
-  CHECK(cuda::families().size() == 15);
+  CHECK(cuda::families().size() == 16);
 }

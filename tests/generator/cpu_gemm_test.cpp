@@ -45,8 +45,7 @@ TEST_CASE("cpu_gemm.refuses what it cannot compute, with the reason") {
         "b_layout = plain: reads panel16 (pack it first)");
   CHECK(refusal([](Problem& p) { p.a_layout = Layout::e5m2; }) ==
         "a_layout = e5m2: reads int8_blocks (pack it first)");
-  CHECK(refusal([](Problem& p) { p.epilogue = Epilogue::gelu; }) ==
-        "has no activation in its epilogue");
+  CHECK(refusal([](Problem& p) { p.bias_gradient = BiasGradient::f32; }) == "sums no gradients");
   CHECK(refusal([](Problem& p) { p.grouping = Grouping::m_masked; }).empty());
   CHECK(family().refuses(down_projection(), *parse_target("sm_90a")) == "runs on CPUs");
 }

@@ -41,8 +41,7 @@ TEST_CASE("cpu_weight_only.refuses what it cannot compute, with the reason") {
   CHECK(refusal([](Problem& p) { p.a_major = Major::rows; }) == "reads A along K: a_major = k");
   CHECK(refusal([](Problem& p) { p.b_layout = Layout::permuted; }) ==
         "b_layout = permuted: reads panel16 (pack it first)");
-  CHECK(refusal([](Problem& p) { p.epilogue = Epilogue::swiglu_split; }) ==
-        "has no activation in its epilogue");
+  CHECK(refusal([](Problem& p) { p.bias_gradient = BiasGradient::f32; }) == "sums no gradients");
 }
 
 TEST_CASE("cpu_weight_only.solves weight-only problems as a plan of one kernel") {

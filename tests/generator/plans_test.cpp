@@ -90,3 +90,47 @@ TEST_CASE("workspace holds the intermediate operands side by side and grows with
   CHECK(small.bytes < large.bytes);
   CHECK(large.a_scales >= large.a_codes + 64 * 8192);
 }
+
+TEST_CASE("a quantised result and a bias's gradient are steps behind the product") {
+  auto p = linear(Role::dgrad);
+  p.op = Op::gemm_quantize;
+  p.d_type = DType::mxfp4;
+  p.copies = Copies::both;
+  p.epilogue = Epilogue::dswiglu;
+  p.c_type = DType::bf16;
+  p.d_rounding = Rounding::sr16;
+  auto wgrad = linear(Role::wgrad);
+  wgrad.bias_gradient = BiasGradient::f32;
+  Problem quantize;
+  quantize.op = Op::quantize;
+  quantize.m = {0, 64};
+  quantize.k = Extent::exactly(64);
+  quantize.a_type = DType::bf16;
+  quantize.d_type = DType::mxfp4;
+  quantize.bias_gradient = BiasGradient::f32;
+  for (const auto& problem : {p, wgrad, quantize}) {
+    REQUIRE(validate(problem).ok());
+    const auto found = plans(problem, v4(), 20);
+    REQUIRE(!found.empty());
+    const bool result = problem.op == Op::gemm_quantize;
+    for (const auto& plan : found) {
+      CHECK(plan.steps.back().kind == (result ? StepKind::quantize_d : StepKind::bias_gradient));
+      CHECK(check_plan(problem, v4(), plan).ok());
+      CHECK(*parse_plan(plan.text()) == plan);
+      for (const auto& step : plan.steps)
+        CHECK(validate(step_problem(problem, v4(), plan, step.kind)).ok());
+      Plan shorter = plan;
+      shorter.steps.pop_back();
+      if (!shorter.steps.empty()) CHECK_FALSE(check_plan(problem, v4(), shorter).ok());
+    }
+  }
+  const auto plan = *default_plan(p, v4());
+  const auto gemm = step_problem(p, v4(), plan, StepKind::gemm);
+  CHECK(gemm.d_type == DType::f32);
+  CHECK(gemm.c_type == DType::bf16);
+  const auto last = step_problem(p, v4(), plan, StepKind::quantize_d);
+  CHECK(last.k == Extent::exactly(192));
+  CHECK(last.a_rounding == Rounding::sr16);
+  const auto places = workspace_of(p, v4(), plan, {64, 96, 128, 1});
+  CHECK(places.bytes >= places.result + 64 * 192 * 4);
+}

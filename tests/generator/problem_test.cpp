@@ -55,6 +55,11 @@ TEST_CASE("problem.key round-trips with every field away from its default") {
   p.b_rounding = Rounding::half_to_zero;
   p.biased = BiasedRounding::allowed;
   p.epilogue = Epilogue::swiglu_interleaved;
+  p.c_type = DType::f16;
+  p.d_rounding = Rounding::sr16;
+  p.pre_activation = PreActivation::kept;
+  p.bias_gradient = BiasGradient::f32;
+  p.prologue = Prologue::rmsnorm;
   p.bias = Bias::per_column;
   p.accumulate = Accumulate::accumulate;
   p.contract = Contract::fast;
@@ -151,4 +156,46 @@ TEST_CASE("tokens on the contraction axis need no multiple") {
   CHECK(padding_unit(p) == 32);
   p.rotation = 256;
   CHECK(padding_unit(p) == 256);
+}
+
+TEST_CASE("problem.validate says what epilogues, prologues and sums go with") {
+  const auto code = [](const std::function<void(Problem&)>& change) { return with(change).code(); };
+  CHECK(with([](Problem& p) { p.epilogue = Epilogue::swiglu_split; }).ok());
+  CHECK(code([](Problem& p) {
+          p.epilogue = Epilogue::swiglu_split;
+          p.n = Extent::exactly(4097);
+        }) == Code::invalid_problem);
+  CHECK(with([](Problem& p) {
+          p.epilogue = Epilogue::gelu;
+          p.pre_activation = PreActivation::kept;
+        }).ok());
+  CHECK(code([](Problem& p) {
+          p.epilogue = Epilogue::dgelu;
+          p.pre_activation = PreActivation::kept;
+        }) == Code::invalid_problem);
+  CHECK(code([](Problem& p) { p.prologue = Prologue::rmsnorm; }) == Code::invalid_problem);
+  CHECK(code([](Problem& p) { p.bias_gradient = BiasGradient::f32; }) == Code::invalid_problem);
+  CHECK(with([](Problem& p) {
+          p.role = Role::wgrad;
+          p.b_type = DType::bf16;
+          p.a_major = p.b_major = Major::rows;
+          p.bias_gradient = BiasGradient::f32;
+        }).ok());
+  CHECK(code([](Problem& p) { p.d_rounding = Rounding::sr16; }) == Code::invalid_problem);
+  CHECK(with([](Problem& p) {
+          p.op = Op::gemm_quantize;
+          p.d_type = DType::mxfp4;
+          p.d_rounding = Rounding::sr16;
+        }).ok());
+  // D's columns become the next product's features.
+  CHECK(code([](Problem& p) {
+          p.op = Op::gemm_quantize;
+          p.d_type = DType::mxfp4;
+          p.epilogue = Epilogue::swiglu_split;
+          p.n = Extent::exactly(4128);
+        }) == Code::invalid_problem);
+  CHECK(output_columns(Epilogue::swiglu_split, 10) == 5);
+  CHECK(output_columns(Epilogue::dswiglu_interleaved, 10) == 20);
+  CHECK(aux_columns(Epilogue::gelu, 10) == 0);
+  CHECK(aux_columns(Epilogue::dgelu, 10) == 10);
 }

@@ -1,6 +1,8 @@
 // Admission: right plans pass in every role, planted faults are refused with their reason.
 #include <doctest/doctest.h>
 
+#include <functional>
+
 #include "tests/tuner/real_device.hpp"
 #include "tuner/trials.hpp"
 #include "tuner/workload.hpp"
@@ -182,4 +184,80 @@ TEST_CASE("a plan that the reference's samples missed is disproved by the next o
   if (!wrong.status.ok()) return;  // a sample hit it: even better
   CHECK_MESSAGE(right.status.ok(), right.status.message());
   CHECK(trials.disproved() == first.text());
+}
+
+namespace {
+
+// Problems whose plans have more than a product or a quantiser.
+Problem beyond(Role role, Op op, const std::function<void(Recipe&)>& change) {
+  Recipe recipe;
+  recipe.op = op;
+  change(recipe);
+  return linear_problem({"layer", 160, 96, 1}, role, {0, 200}, recipe);
+}
+
+Verdict admit_first(Backend& backend, const Problem& problem) {
+  LocalTrials trials(backend, problem);
+  const auto found = plans(problem, backend.device().target, 1);
+  REQUIRE_MESSAGE(!found.empty(), problem.key());
+  return trials.admit(trials.add(found.front()));
+}
+
+}  // namespace
+
+TEST_CASE("activations, quantised results, sums and prologues are admitted") {
+  auto backend = real_device();
+  auto both =
+      beyond(Role::fprop, Op::gemm_quantize, [](Recipe& r) { r.epilogue = Epilogue::gelu; });
+  both.copies = Copies::both;
+  both.d_rounding = Rounding::sr16;
+  auto columns =
+      beyond(Role::none, Op::quantize, [](Recipe& r) { r.prologue = Prologue::swiglu_split; });
+  columns.copies = Copies::both;
+  columns.role = Role::fprop;
+  for (const auto& problem :
+       {beyond(Role::fprop, Op::hadamard_gemm,
+               [](Recipe& r) {
+                 r.epilogue = Epilogue::swiglu_split;
+                 r.pre_activation = PreActivation::kept;
+                 r.bias = Bias::per_column;
+               }),
+        beyond(Role::dgrad, Op::hadamard_gemm,
+               [](Recipe& r) { r.epilogue = Epilogue::dswiglu_interleaved; }),
+        beyond(Role::wgrad, Op::hadamard_gemm,
+               [](Recipe& r) { r.bias_gradient = BiasGradient::f32; }),
+        beyond(Role::none, Op::quantize, [](Recipe& r) { r.prologue = Prologue::rmsnorm; }), both,
+        columns}) {
+    REQUIRE_MESSAGE(validate(problem).ok(), validate(problem).message());
+    const auto verdict = admit_first(*backend, problem);
+    CHECK_MESSAGE(verdict.status.ok(), problem.key() << ": " << verdict.status.message());
+    CHECK(verdict.certificate.outputs > 0);
+  }
+}
+
+TEST_CASE("planted faults beside a product's result are refused, with the reason") {
+  const auto refused = [](const char* call, const char* instead, const char* reason,
+                          const Problem& problem) {
+    FaultyDevice device(call, instead);
+    const auto verdict = admit_first(device, problem);
+    CHECK_MESSAGE(verdict.status.code() == Code::rejected, verdict.status.message());
+    CHECK_MESSAGE(verdict.status.message().find(reason) != std::string::npos,
+                  verdict.status.message());
+  };
+  const auto gated = beyond(Role::fprop, Op::hadamard_gemm, [](Recipe& r) {
+    r.epilogue = Epilogue::swiglu_split;
+    r.pre_activation = PreActivation::kept;
+    r.out_type = DType::f32;
+  });
+  refused("qt::cpu::gemm",
+          "REAL(args, part); if (part == 0) static_cast<float*>(args->z.data)[3] += 0.5f;",
+          "z[0, 3]", gated);
+  refused("qt::cpu::gemm",
+          "REAL(args, part); if (part == 0) static_cast<float*>(args->d.data)[2] *= 1.01f;",
+          "D[0, 2]", gated);
+  refused("qt::cpu::column_sums",
+          "REAL(args, part); if (part == 0) static_cast<float*>(args->d.data)[1] += 1;",
+          "the sum of column 1", beyond(Role::wgrad, Op::hadamard_gemm, [](Recipe& r) {
+            r.bias_gradient = BiasGradient::f32;
+          }));
 }

@@ -30,6 +30,10 @@ Result<Recipe> recipe_of(const WorkOptions& options) {
         read_enum("type", options.in_type, recipe.in_type),
         read_enum("contract", options.contract, recipe.contract),
         read_enum("spread", options.spread, recipe.spread),
+        read_enum("epilogue", options.epilogue, recipe.epilogue),
+        read_enum("pre-activation", options.pre_activation, recipe.pre_activation),
+        read_enum("prologue", options.prologue, recipe.prologue),
+        read_enum("bias-gradient", options.bias_gradient, recipe.bias_gradient),
         read_enum("reproducibility", options.repro, recipe.repro)})
     if (!status.ok()) return status;
   // Weights are rounded to nearest: noise belongs to activations and gradients. Wgrad has no
@@ -177,6 +181,19 @@ void add_work(CLI::App& app, WorkOptions& options) {
   app.add_option("--contract", options.contract, "exact, or fast (GPU: FP8 accumulation, promoted)")
       ->capture_default_str();
   app.add_option("--spread", options.spread, "narrow for rotated forward data, any for gradients")
+      ->capture_default_str();
+  app.add_option(
+         "--epilogue", options.epilogue,
+         "Of fprop: gelu, gelu_tanh, swiglu_split, swiglu_interleaved; of dgrad: dgelu, ...")
+      ->capture_default_str();
+  app.add_option("--pre-activation", options.pre_activation,
+                 "kept: what the activation was applied to is a second result")
+      ->capture_default_str();
+  app.add_option("--prologue", options.prologue,
+                 "Of quantize: rmsnorm, swiglu_split, swiglu_interleaved")
+      ->capture_default_str();
+  app.add_option("--bias-gradient", options.bias_gradient,
+                 "f32: sums over the tokens, of wgrad and of quantize")
       ->capture_default_str();
   app.add_option("--reproducibility", options.repro, "any, run_to_run, batch_invariant")
       ->capture_default_str();

@@ -5,9 +5,9 @@
  * dimension; prepare it once (this may compile, load and read the tuning database); run it many
  * times (this never compiles, loads, allocates, locks, reads a file or synchronises).
  *
- *   A is [M, K], B is [N, K], D = alpha * A * B^T + beta * C is [M, N]; all row-major, K is
- * contracted. Rotation and MX blocks (32 elements, one E8M0 scale) run along K. Fprop Y = X W^T,
- * Dgrad dX = dY W, Wgrad dW = dY^T X: see qturn_problem about transposed storage.
+ *   A is [M, K], B is [N, K], D = alpha * A * B^T + beta * C + bias is [M, N] before an epilogue;
+ * all row-major, K is contracted. Rotation and MX blocks (32 elements, one E8M0 scale) run along K.
+ * Fprop Y = X W^T, Dgrad dX = dY W, Wgrad dW = dY^T X: see qturn_problem about transposed storage.
  *
  * Conventions
  * 1. Every function returns a qturn_status: QTURN_OK is 0; other numbers are stable and never
@@ -95,7 +95,8 @@ enum {
   QTURN_OP_GEMM_QUANTIZE = 3, /* a GEMM whose result is rotated, rounded and packed */
   QTURN_OP_DEQUANTIZE = 4,    /* MXFP4 -> high precision: code value times 2^(scale byte - 127) */
   QTURN_OP_HADAMARD = 5,      /* the rotation alone */
-  QTURN_OP_PACK = 6           /* MXFP4 codes and scales from one layout to another */
+  QTURN_OP_PACK = 6,          /* MXFP4 codes and scales from one layout to another */
+  QTURN_OP_COLUMN_SUMS = 7    /* X [m, k] -> f32 [1, k], a fixed order of additions */
 };
 enum { QTURN_ROLE_NONE = 0, QTURN_FPROP = 1, QTURN_DGRAD = 2, QTURN_WGRAD = 3 };
 enum { QTURN_TYPE_NONE = 0, QTURN_BF16 = 1, QTURN_F16 = 2, QTURN_F32 = 3, QTURN_MXFP4 = 4 };
@@ -133,6 +134,10 @@ enum {
 };
 enum { QTURN_SIGNS_NONE = 0, QTURN_SIGNS_FIXED = 1, QTURN_SIGNS_PER_CALL = 2 };
 enum { QTURN_COPIES_ROWS = 0, QTURN_COPIES_COLUMNS = 1, QTURN_COPIES_BOTH = 2 };
+/* Of z = alpha A B^T + beta C + bias, [m, n]. GELU and SwiGLU give D = act(z): [m, n], and of
+ * SwiGLU [m, n / 2] from gates in the columns' first half or even ones and values in the rest.
+ * Derivatives give D = z * act'(aux): aux and D are [m, n], and of SwiGLU [m, 2 n] in that same
+ * order. */
 enum {
   QTURN_EPILOGUE_NONE = 0,
   QTURN_EPILOGUE_GELU = 1,
@@ -141,7 +146,20 @@ enum {
   QTURN_EPILOGUE_SWIGLU_INTERLEAVED = 4,
   QTURN_EPILOGUE_DGELU = 5,
   QTURN_EPILOGUE_DGELU_TANH = 6,
-  QTURN_EPILOGUE_DSWIGLU = 7
+  QTURN_EPILOGUE_DSWIGLU = 7, /* of the split form */
+  QTURN_EPILOGUE_DSWIGLU_INTERLEAVED = 8
+};
+enum { QTURN_PRE_ACTIVATION_DROPPED = 0, QTURN_PRE_ACTIVATION_KEPT = 1 /* args.z = z */ };
+/* f32 sums over the tokens of dY as it is stored: of quantize's X [m, k], its columns' sums [k]; of
+ * hadamard_gemm in role wgrad with a_major = rows, those of A's rows [m]. */
+enum { QTURN_BIAS_GRADIENT_NONE = 0, QTURN_BIAS_GRADIENT_F32 = 1 };
+/* What quantize applies before it rotates: x * (1 / sqrt(mean(x^2) + epsilon)) * weight along a
+ * row, or silu(gate) * value of X [m, 2 k]; in binary32, rounded only by the quantiser. */
+enum {
+  QTURN_PROLOGUE_NONE = 0,
+  QTURN_PROLOGUE_RMSNORM = 1,
+  QTURN_PROLOGUE_SWIGLU_SPLIT = 2,
+  QTURN_PROLOGUE_SWIGLU_INTERLEAVED = 3
 };
 enum { QTURN_BIAS_NONE = 0, QTURN_BIAS_PER_COLUMN = 1 };
 enum { QTURN_OVERWRITE = 0, QTURN_ACCUMULATE = 1 };
@@ -182,6 +200,7 @@ typedef struct qturn_problem {
   int32_t grouping;
   qturn_extent groups;
   int32_t a_type, b_type, d_type;
+  int32_t c_type; /* of c, bias, aux and a kept z; NONE: d's type, or f32 where d is MXFP4 */
   int32_t a_major,
       b_major; /* QTURN_MAJOR_ROWS: stored as the transpose [k, rows] (Dgrad's W, Wgrad's both) */
   int32_t a_layout, b_layout, d_layout;
@@ -189,9 +208,9 @@ typedef struct qturn_problem {
   int32_t rotation; /* 0, 16, 32, 64, 128, 256 */
   int32_t signs;
   int32_t scale_rule, scale_block;
-  int32_t a_rounding, b_rounding;
+  int32_t a_rounding, b_rounding, d_rounding; /* d_rounding: of gemm_quantize's result */
   int32_t biased;
-  int32_t epilogue, bias, accumulate;
+  int32_t epilogue, pre_activation, bias, bias_gradient, prologue, accumulate;
   int32_t contract, spread, reproducibility;
 } qturn_problem;
 
@@ -231,14 +250,23 @@ typedef struct qturn_args {
   const int32_t* group_counts; /* m_masked: rows of each group that are in use */
   qturn_operand a, b;
   const qturn_weight* weight; /* instead of b */
-  qturn_operand d, d2;        /* d2: the column copy of quantize */
-  const void* c;              /* [m, n] in d's type when the problem accumulates; may be d itself */
+  qturn_operand d, d2;        /* d2: the column copy of a quantised result */
+  qturn_operand z; /* [m, n] in c_type: the pre-activation of an epilogue that keeps it */
+  /* [m, n] in the problem's c_type when it accumulates; may be d itself where both have one shape
+   * and type */
+  const void* c;
   int64_t ldc;
-  const void* bias;       /* [n] in d's type when the problem has a bias; [groups, n] if grouped */
-  float alpha, beta;      /* 1 and 0 by qturn_args_init; beta 0 does not read c */
-  uint64_t noise_seed;    /* stochastic rounding: Philox4x32-7 key */
-  uint32_t noise_stream;  /* a counter word of the caller's: from layer, step and microbatch */
-  uint32_t noise_operand; /* quantize alone: 0 draws as operand A of a product does, 1 as B */
+  const void* bias;        /* [n] in c_type when the problem has a bias; [groups, n] if grouped */
+  const void* aux;         /* what a derivative epilogue differentiates at, in c_type */
+  int64_t ldaux;           /* elements between its rows; 0 = tightly packed, as batch entries are */
+  float* bias_gradient;    /* batch entries of as many sums as the stored A has columns */
+  const void* norm_weight; /* [k] in a's type: of a rmsnorm prologue */
+  float epsilon;           /* of that; 1e-5 by qturn_args_init */
+  float alpha, beta;       /* 1 and 0 by qturn_args_init; beta 0 does not read c */
+  uint64_t noise_seed;     /* stochastic rounding: Philox4x32-7 key */
+  uint32_t noise_stream;   /* a counter word of the caller's: from layer, step and microbatch */
+  /* quantize alone: 0 draws as operand A of a product does, 1 as B, 2 as gemm_quantize's result */
+  uint32_t noise_operand;
   /* Where a shard lies in the whole operand, for the noise: the first row of A (or X) and of B, the
    * first element of K, and the whole K (0 = k). */
   int64_t row0, row0_b, k0, k_global;
@@ -302,7 +330,13 @@ QTURN_API void qturn_plan_destroy(qturn_plan* plan);
 /* The workspace for any size inside the prepared range, in bytes. */
 QTURN_API qturn_status qturn_plan_workspace(const qturn_plan* plan, size_t* bytes);
 
-enum { QTURN_OPERAND_A = 0, QTURN_OPERAND_B = 1, QTURN_OPERAND_D = 2, QTURN_OPERAND_D2 = 3 };
+enum {
+  QTURN_OPERAND_A = 0,
+  QTURN_OPERAND_B = 1,
+  QTURN_OPERAND_D = 2,
+  QTURN_OPERAND_D2 = 3,
+  QTURN_OPERAND_Z = 4
+};
 /* The meaning, layout and size of an operand that this plan takes or gives. */
 QTURN_API qturn_status qturn_plan_operand(const qturn_plan* plan, int32_t which,
                                           qturn_operand* out);

@@ -12,9 +12,12 @@ struct Config {
   static constexpr long long k = 14336;
   static constexpr int k_unit = 32;             // operands are padded to a multiple of this along K
   static constexpr qt::Grouping grouping = qt::Grouping::none;  // of rows or tokens by experts
-  static constexpr qt::cpu::DType d_type = qt::cpu::DType::f32;  // of D, C and bias
+  static constexpr qt::cpu::DType d_type = qt::cpu::DType::f32;  // of D
+  static constexpr qt::cpu::DType side_type = qt::cpu::DType::f32;  // of C, bias, aux and z
   static constexpr bool accumulate = false;     // adds beta * C
   static constexpr bool bias = false;           // adds a vector of n
+  static constexpr qt::Epilogue epilogue = qt::Epilogue::none;  // from z to D
+  static constexpr bool keeps_z = false;        // stores z too
   static constexpr float descale = 1.0f;        // this scale rule needs none
   static constexpr int tile_m = 6;              // rows whose sums stay in registers
   static constexpr int tile_n = 32;             // columns whose sums stay in registers

@@ -12,9 +12,12 @@ struct Config {
   static constexpr long long k = 0;             // given at run time: 0 to 8192
   static constexpr int k_unit = 128;            // operands are padded to a multiple of this along K
   static constexpr qt::Grouping grouping = qt::Grouping::none;  // of rows or tokens by experts
-  static constexpr qt::cpu::DType d_type = qt::cpu::DType::bf16;  // of D, C and bias
+  static constexpr qt::cpu::DType d_type = qt::cpu::DType::bf16;  // of D
+  static constexpr qt::cpu::DType side_type = qt::cpu::DType::bf16;  // of C, bias, aux and z
   static constexpr bool accumulate = true;      // adds beta * C
   static constexpr bool bias = true;            // adds a vector of n
+  static constexpr qt::Epilogue epilogue = qt::Epilogue::none;  // from z to D
+  static constexpr bool keeps_z = false;        // stores z too
   static constexpr float descale = 16.0f / 9.0f;  // takes 3/4 of TS34 out of both operands
   static constexpr int tile_m = 2;              // rows whose sums stay in registers
   static constexpr int tile_n = 48;             // columns whose sums stay in registers

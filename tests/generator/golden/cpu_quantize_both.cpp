@@ -18,6 +18,7 @@ struct Config {
   static constexpr qt::cpu::ScaleBlock scale_block = qt::cpu::ScaleBlock::b1x32;  // elements that share a scale
   static constexpr qt::Rounding rounding = qt::Rounding::sr16;  // to E2M1
   static constexpr qt::Grouping grouping = qt::Grouping::none;  // of rows or tokens by experts
+  static constexpr qt::Prologue prologue = qt::Prologue::none;  // applied to X first
   static constexpr int tile_m = 256;            // rows of X in a part
   static constexpr int tile_k = 2048;           // columns of X in a part
 };

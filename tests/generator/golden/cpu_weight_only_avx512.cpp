@@ -12,9 +12,12 @@ struct Config {
   static constexpr long long k = 2880;
   static constexpr int k_unit = 32;             // operands are padded to a multiple of this along K
   static constexpr qt::Grouping grouping = qt::Grouping::none;  // of rows or tokens by experts
-  static constexpr qt::cpu::DType d_type = qt::cpu::DType::bf16;  // of D, C and bias
+  static constexpr qt::cpu::DType d_type = qt::cpu::DType::bf16;  // of D
+  static constexpr qt::cpu::DType side_type = qt::cpu::DType::bf16;  // of C, bias, aux and z
   static constexpr bool accumulate = false;     // adds beta * C
   static constexpr bool bias = true;            // adds a vector of n
+  static constexpr qt::Epilogue epilogue = qt::Epilogue::none;  // from z to D
+  static constexpr bool keeps_z = false;        // stores z too
   static constexpr qt::cpu::DType a_type = qt::cpu::DType::bf16;  // of A
   static constexpr float descale = 1.0f;        // this scale rule needs none
   static constexpr int tile_m = 8;              // rows whose terms stay in registers
