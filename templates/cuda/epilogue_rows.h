@@ -96,6 +96,18 @@ QT_FN void load_piece(u32 staged, u32 row, u32 piece, float (&v)[4]) {
   for (int e = 0; e < 4; ++e) v[e] = float_of(words.word[e]);
 }
 
+/// z += beta * C, for four neighbours of a row.
+template <class Config>
+QT_FN void add_c(const qt_args& args, i64 batch, i64 row, i64 column, i64 end, float (&z)[4]) {
+  if constexpr (Config::accumulate) {
+    if (args.beta == 0.0f) return;
+    float c[4];
+    load_four<Config::side>(args.c, batch, row, column, end, c);
+    QT_UNROLL
+    for (int e = 0; e < 4; ++e) z[e] = fma_rn(args.beta, c[e], z[e]);
+  }
+}
+
 /// 16 gates (tile columns from `gate` on) and their values, of rows `row` to `row` + 15.
 template <class Config, class Rows>
 QT_FN void activate_pairs_apart(const Rows& rows, i64 row, u32 gate, u32 value) {
@@ -108,6 +120,8 @@ QT_FN void activate_pairs_apart(const Rows& rows, i64 row, u32 gate, u32 value) 
     float g[4], v[4], out[4];
     load_piece(rows.staged, r, piece, g);
     load_piece(rows.staged, r, piece + 4u, v);
+    add_c<Config>(rows.args, rows.d.batch, row + r, column, half, g);
+    add_c<Config>(rows.args, rows.d.batch, row + r, half + column, rows.d.n, v);
     const u32 gates = rows.wanted(gate + 4u * piece, 4u, row + r);
     const u32 values = rows.wanted(value + 4u * piece, 4u, row + r);
     if constexpr (Config::keeps_z) {
@@ -134,6 +148,7 @@ QT_FN void activate_columns(const Rows& rows, i64 row, u32 first) {
     const i64 y = row + r, column = rows.first + first + 4u * piece;
     float z[4];
     load_piece(rows.staged, r, piece, z);
+    add_c<Config>(rows.args, batch, y, column, n, z);
     const u32 wanted = rows.wanted(first + 4u * piece, 4u, y);
     if constexpr (Config::keeps_z)
       store_some<Config::side>(rows.args.z, batch, y, column, n, wanted, z);

@@ -356,16 +356,20 @@ QT_FN void multiply_and_store(const qt_args& args, const Tiles<Config>& tiles, u
         v[e] = mul(mul(float(sums[i][4 * j + e]),
                        reference_value<Config::element>(row_reference[i][e / 2])),
                    float_of(by.word[e % 2]));
-      if constexpr (Config::bias || Config::accumulate) {
-        Words2 bias = {};
-        if constexpr (Config::bias) bias = load_shared_2(biases + at);
+      Words2 bias = {};
+      if constexpr (Config::bias) bias = load_shared_2(biases + at);
+      // In front of an activation, C joins where rows are read in order.
+      if constexpr (Config::accumulate && Config::epilogue == Epilogue::none) {
         QT_UNROLL
         for (int e = 0; e < 4; ++e) {
           const i64 r = row0 + 64 * i + 16 * warp + quad_row + e / 2 * 8;
-          const i64 c = columns.of(8 * j + quad_column + e % 2);
-          if (r < m && c < columns.end(8 * j))
+          const i64 c = columns.first + 8 * j + quad_column + e % 2;
+          if (r < m && c < n)
             v[e] = v[e] + addend<Config>(args, d, r, c, float_of(bias.word[e % 2]));
         }
+      } else if constexpr (Config::bias) {
+        QT_UNROLL
+        for (int e = 0; e < 4; ++e) v[e] = v[e] + float_of(bias.word[e % 2]);
       }
     };
     const auto fits = [&](i64 r) {
