@@ -84,7 +84,7 @@ TEST_CASE("qturn_run.each bad argument is named") {
   f.refused(invalid, "row0", [](auto& x) { x.row0 = -1; });
   f.refused(invalid, "row0_b", [](auto& x) { x.row0_b = -1; });
   f.refused(invalid, "k_global", [](auto& x) { x.k_global = 63; });
-  f.refused(invalid, "noise_operand", [](auto& x) { x.noise_operand = 2; });
+  f.refused(invalid, "noise_operand", [](auto& x) { x.noise_operand = 3; });
 }
 
 TEST_CASE("qturn_run.a result shares memory with nothing but c") {
