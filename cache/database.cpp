@@ -157,6 +157,22 @@ Result<std::vector<Trial>> Database::recent_trials(std::string_view target, std:
   return out;
 }
 
+Result<std::vector<Undecided>> Database::measured() {
+  std::vector<Undecided> out;
+  Status status = state().read([&](Connection& c) {
+    out.clear();
+    static const std::string sql = fmt::format(
+        "SELECT DISTINCT p.key, e.target, e.class FROM trial t JOIN env e ON e.id = t.env_id "
+        "JOIN problem p ON p.id = t.problem_id WHERE t.kind IN (0, 2) AND {} ORDER BY 1, 2, 3",
+        rows::live_trial("main"));
+    Query query(c, sql);
+    while (query.next()) out.push_back({query.text(0), query.text(1), query.text(2)});
+    return query.status();
+  });
+  if (!status.ok()) return status;
+  return out;
+}
+
 Result<bool> Database::has_admission(std::string_view family, std::int32_t revision,
                                      std::string_view target) {
   bool found = false;

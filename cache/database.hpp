@@ -84,7 +84,8 @@ enum class Content {
 /// some 40 ms; Database::check compares everything.
 enum class Verify { winners, nothing };
 
-/// A problem whose stored winner does not rest on the trials that are here now.
+/// A problem on a class of devices: one whose stored winner does not rest on the trials that are
+/// here now, or one that was timed at all.
 struct Undecided {
   std::string problem, target, performance_class;
 };
@@ -126,6 +127,8 @@ class Database {
                                     std::string_view performance_class);
   /// Of every class of a target, for surrogates and seeds; stops after `limit`, newest first.
   Result<std::vector<Trial>> recent_trials(std::string_view target, std::size_t limit);
+  /// Every problem and class with trials that are evidence.
+  Result<std::vector<Undecided>> measured();
   /// Whether an admission trial of this family and revision on this target ended ok.
   Result<bool> has_admission(std::string_view family, std::int32_t revision,
                              std::string_view target);

@@ -25,6 +25,7 @@ target_link_libraries(qturn_sodium INTERFACE "${SODIUM_LIBRARY}")
 
 if(QTURN_TOOLS)
   qturn_need(CLI11 libcli11-dev)
+  qturn_need(ZLIB zlib1g-dev)
 endif()
 if(QTURN_TESTS)
   qturn_need(doctest doctest-dev)

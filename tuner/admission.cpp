@@ -7,11 +7,13 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <mutex>
 #include <set>
 
 #include "reference/column_sums.hpp"
 #include "reference/statistics.hpp"
 #include "runtime/operand.hpp"
+#include "tuner/measure.hpp"
 #include "tuner/operand_codes.hpp"
 #include "tuner/parallel.hpp"
 #include "tuner/random.hpp"
@@ -68,19 +70,39 @@ std::vector<std::int64_t> sample(std::int64_t size, std::size_t most, std::uint6
   return {chosen.begin(), chosen.end()};
 }
 
+// Adds what a range of stored rows has of the squared norms, by row or by column of the matrix.
+void add_squares(const Matrix& matrix, bool by_row, std::int64_t first, std::int64_t end,
+                 std::vector<double>& out) {
+  std::vector<float> values;
+  for (std::int64_t row = first; row < end; ++row) {
+    matrix.row(row, values);
+    double sum = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const double square = static_cast<double>(values[i]) * static_cast<double>(values[i]);
+      if (by_row)
+        sum += square;
+      else
+        out[i] += square;
+    }
+    if (by_row) out[static_cast<std::size_t>(row)] = sum;
+  }
+}
+
 // An upper bound of the norm of each row after quantisation: codes at most double a value's size.
 std::vector<double> norms(const SourceOperand& source, std::int64_t batch) {
+  const Matrix& matrix = source.entries[static_cast<std::size_t>(batch)];
+  const bool by_row = source.major == Major::k;
   std::vector<double> out(static_cast<std::size_t>(source.rows));
-  on_all_cores(source.rows, 8 * source.k, [&](std::int64_t first, std::int64_t end) {
-    for (std::int64_t row = first; row < end; ++row) {
-      double sum = 0;
-      for (std::int64_t k = 0; k < source.k; ++k) {
-        const double x = source.at(batch, row, k);
-        sum += x * x;
-      }
-      out[static_cast<std::size_t>(row)] = 2 * std::sqrt(sum);
-    }
+  std::mutex adding;
+  on_all_cores(matrix.rows(), 8 * matrix.columns(), [&](std::int64_t first, std::int64_t end) {
+    if (by_row) return add_squares(matrix, by_row, first, end, out);
+    std::vector<double> part(out.size());
+    add_squares(matrix, by_row, first, end, part);
+    const std::lock_guard lock(adding);
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] += part[i];
   });
+  for (double& norm : out) norm = 2 * std::sqrt(norm);
+  if (source.special) out.front() = out.back() = std::numeric_limits<double>::quiet_NaN();
   return out;
 }
 
@@ -92,6 +114,14 @@ bool same_bits(const std::vector<unsigned char>& a, const std::vector<unsigned c
       same = false;
   });
   return same;
+}
+
+}  // namespace
+
+namespace {
+
+void note_repeat(Certificate& certificate, bool same) {
+  certificate.repeatable = same && certificate.repeatable != 0 ? 1 : 0;
 }
 
 }  // namespace
@@ -171,7 +201,7 @@ Status Admission::prepare_cases() {
   for (const auto& one : cases_)
     rows += std::min<std::int64_t>(one->spec.sizes.m, static_cast<std::int64_t>(kMostRows));
   const std::int64_t columns =
-      std::max<std::int64_t>(64, ceil_div(kOutputs, std::max<std::int64_t>(1, rows)));
+      std::max<std::int64_t>(96, ceil_div(kOutputs, std::max<std::int64_t>(1, rows)));
   for (auto& one : cases_)
     if (auto status = prepare_samples(*one, columns); !status.ok()) return status;
   return {};
@@ -251,13 +281,10 @@ Status Admission::check_all(Case& one, Certificate& certificate) {
   const double factor =
       std::fabs(one.spec.alpha) * (problem_.scale_rule == ScaleRule::ts34 ? 16.0 / 9.0 : 1.0);
   const auto size = bytes_of(problem_.d_type);
-  const auto agree = [&](std::int64_t at) {
-    if (std::memcmp(one.now.bytes.data() + at * size, one.stand_in.bytes.data() + at * size,
-                    static_cast<std::size_t>(size)) == 0)
-      return true;
+  const auto agree = [&](std::int64_t batch, std::int64_t row, std::int64_t column,
+                         std::int64_t at) {
     const double got = one.now.at(at), wanted = one.stand_in.at(at);
     if (std::isnan(got) && std::isnan(wanted)) return true;
-    const std::int64_t batch = at / (s.m * s.n), row = at / s.n % s.m, column = at % s.n;
     const double beyond_product =
         std::fabs(one.spec.beta * one.instance->c_at(batch, row, column)) +
         std::fabs(one.instance->bias_at(column));
@@ -269,11 +296,23 @@ Status Admission::check_all(Case& one, Certificate& certificate) {
     return acceptable(problem_.d_type, got, wanted,
                       2 * error_bound(problem_, s.k, {wanted, magnitude}), error);
   };
+  const auto first_wrong_of_row = [&](std::int64_t line) -> std::int64_t {
+    const auto *now = one.now.bytes.data() + line * s.n * size,
+               *known = one.stand_in.bytes.data() + line * s.n * size;
+    if (std::memcmp(now, known, static_cast<std::size_t>(s.n * size)) == 0) return -1;
+    for (std::int64_t column = 0; column < s.n; ++column)
+      if (std::memcmp(now + column * size, known + column * size, static_cast<std::size_t>(size)) !=
+              0 &&
+          !agree(line / s.m, line % s.m, column, line * s.n + column))
+        return line * s.n + column;
+    return -1;
+  };
   // The first that does not agree, whatever the number of threads.
   std::atomic<std::int64_t> worst{one.now.size()};
-  on_all_cores(one.now.size(), 8, [&](std::int64_t first, std::int64_t end) {
-    for (std::int64_t at = first; at < end && at < worst; ++at) {
-      if (agree(at)) continue;
+  on_all_cores(s.batch * s.m, 8 * s.n, [&](std::int64_t first, std::int64_t end) {
+    for (std::int64_t line = first; line < end && line * s.n < worst; ++line) {
+      const std::int64_t at = first_wrong_of_row(line);
+      if (at < 0) continue;
       std::int64_t known = worst;
       while (at < known && !worst.compare_exchange_weak(known, at)) {
       }
@@ -491,7 +530,8 @@ Status Admission::check_quantized_result(Case& one, Certificate& certificate) {
   return compare(problem_.copies == Copies::both ? 1 : 0, s.k, s.m, true);
 }
 
-Status Admission::run_case(Case& one, const Executable& executable, Certificate& certificate) {
+Status Admission::run_case(Case& one, const Executable& executable, Depth depth,
+                           Certificate& certificate) {
   if (!one.instance) {
     // No rows: the call succeeds and touches nothing.
     qt_args args{};
@@ -501,14 +541,19 @@ Status Admission::run_case(Case& one, const Executable& executable, Certificate&
     return executable.run(args, nullptr);
   }
   Instance& instance = *one.instance;
+  const SteadyClock clock;
+  const double begun = clock.now();
   auto args = instance.arguments(executable);
+  data_seconds_ += clock.now() - begun;
   if (!args.ok()) return args.status();
   const bool codes = problem_.d_type == DType::mxfp4;
   Instance::Packed first_codes;
   // Of large cases only the first inputs' results are compared whole and with a second run's.
   const Sizes& s = one.spec.sizes;
-  one.sampled = !codes && multiplies(problem_.op) && &one != cases_.front().get() &&
-                s.m * s.n * s.batch > kLargeOutputs;
+  const bool first = &one == cases_.front().get();
+  one.sampled = !codes && multiplies(problem_.op) && s.m * s.n * s.batch > kLargeOutputs &&
+                (!first || depth == Depth::sampled);
+  if (one.sampled && first) certificate.whole = false;
   const int turns = one.sampled ? 1 : 2;
   for (int turn = 0; turn < turns; ++turn) {
     if (auto status = instance.poison(); !status.ok()) return status;
@@ -518,8 +563,8 @@ Status Admission::run_case(Case& one, const Executable& executable, Certificate&
       auto now = instance.packed(0);
       if (!now.ok()) return now.status();
       if (turn == 1)
-        certificate.repeatable &=
-            now->codes == first_codes.codes && now->scales == first_codes.scales;
+        note_repeat(certificate,
+                    now->codes == first_codes.codes && now->scales == first_codes.scales);
       first_codes = std::move(*now);
     } else {
       std::swap(one.now, one.before);
@@ -527,7 +572,7 @@ Status Admission::run_case(Case& one, const Executable& executable, Certificate&
               one.sampled ? instance.result_rows(one.rows, one.now) : instance.result(one.now);
           !status.ok())
         return status;
-      if (turn == 1) certificate.repeatable &= same_bits(one.now.bytes, one.before.bytes);
+      if (turn == 1) note_repeat(certificate, same_bits(one.now.bytes, one.before.bytes));
     }
   }
   const auto inputs = one.sampled ? Instance::Inputs::trusted : Instance::Inputs::compared;
@@ -629,20 +674,34 @@ Status Admission::check_bias(const Executable& executable, Certificate& certific
   return {};
 }
 
-Verdict Admission::admit(const Executable& executable) {
+Instance* Admission::first_instance() const {
+  return cases_.empty() ? nullptr : cases_.front()->instance.get();
+}
+
+Instance* Admission::edge_instance() const {
+  for (const auto& one : cases_)
+    if (one->spec.a_profile == Profile::edge) return one->instance.get();
+  return nullptr;
+}
+
+Verdict Admission::admit(const Executable& executable, Depth depth) {
   Verdict out;
+  const SteadyClock clock;
+  const double begun = clock.now();
   out.status = prepare_cases();
+  data_seconds_ += clock.now() - begun;
   if (!out.status.ok()) return out;
-  out.certificate.repeatable = 1;
   for (auto& one : cases_) {
-    out.status = run_case(*one, executable, out.certificate);
+    out.status = run_case(*one, executable, depth, out.certificate);
     if (!out.status.ok()) return out;
+    // Sampled: the rest, among it what leaves every window and takes long, when all is read.
+    if (!out.certificate.whole) return out;
   }
   out.status = check_bias(executable, out.certificate);
   if (!out.status.ok()) return out;
   if (out.certificate.outputs == 0)
     out.status = Status(Code::internal, "nothing was compared: the problem leaves no sizes to try");
-  if (out.status.ok() && admitted_.empty()) {
+  if (out.status.ok() && admitted_.empty() && out.certificate.whole) {
     admitted_ = executable.plan().text();
     for (auto& one : cases_) std::swap(one->stand_in, one->now);
   }

@@ -19,7 +19,8 @@ struct Certificate {
   std::int64_t all_outputs = 0;  ///< compared with a plan that the reference admitted
   std::int64_t code_rows = 0;    ///< quantised rows compared bit for bit
   double bias_z = 0;  ///< largest |z| of the unbiasedness test; 0 where nothing is stochastic
-  std::int64_t repeatable = -1;  ///< 1: two runs gave the same bits
+  std::int64_t repeatable = -1;  ///< 1: two runs gave the same bits; -1: not compared
+  bool whole = true;             ///< false: of large results only sampled rows were read
 
   /// "max_error=0.2 outputs=4160 ...": the form that databases hold.
   std::string text() const;
@@ -30,6 +31,11 @@ struct Verdict {
   Certificate certificate;
 };
 
+/// How much of large results is read. `sampled`: edge and random rows, once, for candidates that
+/// may still lose the race. `whole`: every output for these inputs, twice, the inputs afterwards,
+/// and samples for the other inputs, for what may be stored. Small results are always read whole.
+enum class Depth { sampled, whole };
+
 /// Tries plans of one problem on one device, in this process: run it where a crash costs little.
 /// Inputs and oracles are made once and serve every plan.
 class Admission {
@@ -37,7 +43,15 @@ class Admission {
   Admission(Backend& backend, Problem problem);
   ~Admission();
 
-  Verdict admit(const Executable& executable);
+  Verdict admit(const Executable& executable, Depth depth = Depth::whole);
+
+  /// The inputs of the role's own kind, once a plan was admitted; null before. They serve timings,
+  /// too, where the sizes are the same.
+  Instance* first_instance() const;
+  /// The inputs made to leave every window, likewise.
+  Instance* edge_instance() const;
+  /// Spent so far on inputs and on what the reference says of them.
+  double data_seconds() const { return data_seconds_; }
 
   /// The text of an admitted plan that a later one disproved; empty when there is none.
   const std::string& disproved() const { return disproved_; }
@@ -49,7 +63,7 @@ class Admission {
   struct Case;
   Status prepare_cases();
   Status prepare_samples(Case& one, std::int64_t columns);
-  Status run_case(Case& one, const Executable& executable, Certificate& certificate);
+  Status run_case(Case& one, const Executable& executable, Depth depth, Certificate& certificate);
   Status check_outputs(Case& one, Certificate& certificate);
   Status check_all(Case& one, Certificate& certificate);
   Status check_steps(Case& one, const Executable& executable, Certificate& certificate);
@@ -66,6 +80,7 @@ class Admission {
   Target target_;
   std::vector<std::unique_ptr<Case>> cases_;
   std::string admitted_, disproved_;
+  double data_seconds_ = 0;
 };
 
 }  // namespace quarterturn

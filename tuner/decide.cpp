@@ -19,7 +19,7 @@ constexpr double kLeastNoise = 0.002;
 // far that median lies from the zero it should be.
 double noise_floor(const std::vector<double>& self) {
   if (self.empty()) return kLeastNoise;
-  const Interval interval = bootstrap_median(self, 0.95, self.size());
+  const Interval interval = bootstrap_median(self, 0.95);
   return std::max({kLeastNoise, 0.5 * (interval.high - interval.low), std::fabs(median(self))});
 }
 
@@ -54,7 +54,7 @@ Decision decide(const std::vector<Contender>& contenders, const std::vector<doub
   }
   const auto report = [&](std::size_t i) {
     const auto& samples = contenders[i].log_speedups;
-    const Interval interval = bootstrap_median(samples, settings.confidence, samples.size());
+    const Interval interval = bootstrap_median(samples, settings.confidence);
     out.speedup = std::exp(medians[i]);
     out.low = std::exp(interval.low);
     out.high = std::exp(interval.high);
@@ -88,7 +88,7 @@ Decision decide(const std::vector<Contender>& contenders, const std::vector<doub
   report(chosen);
   for (const std::size_t i : out.ties) {
     const auto& samples = contenders[i].log_speedups;
-    const double most = bootstrap_median(samples, settings.confidence, samples.size()).high;
+    const double most = bootstrap_median(samples, settings.confidence).high;
     if (i != chosen) out.regret = std::max(out.regret, std::expm1(most - medians[chosen]));
   }
   out.reason = fmt::format("{} over the default, at least {}", percent(medians[chosen]),

@@ -115,7 +115,7 @@ float Matrix::exact(std::int64_t row, std::int64_t column, float factor) const {
     case Profile::forward: {
       const auto feature = line_hash(seed_, column);
       const bool outlier = feature % 64 == 0;
-      return normal(hash) * (outlier ? 4 + static_cast<float>((feature >> 8) % 17) : 1.0f);
+      return normal(hash) * (outlier ? 4 + static_cast<float>((feature >> 8) % 9) : 1.0f);
     }
     case Profile::gradient:
       return normal(hash) * factor;
@@ -131,6 +131,16 @@ float Matrix::exact(std::int64_t row, std::int64_t column, float factor) const {
 
 float Matrix::at(std::int64_t row, std::int64_t column) const {
   return round_to(type_, exact(row, column, row_factor(row)));
+}
+
+void Matrix::row(std::int64_t row, std::vector<float>& out) const {
+  out.resize(static_cast<std::size_t>(columns_));
+  const float factor = row_factor(row);
+  for (std::int64_t column = 0; column < columns_; ++column) {
+    const float value = exact(row, column, factor);
+    out[static_cast<std::size_t>(column)] =
+        type_ == DType::bf16 ? reference::bf16_value(bf16_bits(value)) : round_to(type_, value);
+  }
 }
 
 void store_element(DType type, float value, unsigned char* at) {

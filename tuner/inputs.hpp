@@ -12,8 +12,11 @@ namespace quarterturn {
 
 /// What real data look like, as far as it matters for scales and rounding.
 enum class Profile {
-  weight,      ///< normal
-  forward,     ///< activations: normal, with a few features 4 to 20 times larger
+  weight,  ///< normal
+  /// Activations: normal, one feature in 64 four to twelve times larger. Rotated over 32, 99.7 % of
+  /// rows of 4096 keep their block scales within 4 binades, as activations of a trained model were
+  /// found to do.
+  forward,
   gradient,    ///< each token has its own scale, log-normal over about 16 binades
   heavy_tail,  ///< normal over the root of a uniform: rare huge elements anywhere
   edge,        ///< blocks of zeros, tiny, huge, equal, lonely and exactly half-way values
@@ -37,6 +40,8 @@ class Matrix {
 
   /// Rounded to the matrix's type.
   float at(std::int64_t row, std::int64_t column) const;
+  /// A whole row of them, which takes less time than one by one.
+  void row(std::int64_t row, std::vector<float>& out) const;
 
   /// Bytes in the matrix's type with `ld` elements between rows; what lies between rows stays 0xff,
   /// which is NaN in every type.

@@ -70,6 +70,28 @@ Problem quantize_problem(const Problem& problem, std::uint32_t which, DType type
   return p;
 }
 
+Result<std::vector<Preparation>> preparation_of(const Problem& problem, const Target& target,
+                                                std::uint32_t which, Layout layout) {
+  const DType type = source_type(which == 1 ? problem.b_type : problem.a_type);
+  const Problem direct = quantize_problem(problem, which, type, layout);
+  auto plan = default_plan(direct, target);
+  if (plan.ok()) return std::vector<Preparation>{{direct, std::move(*plan)}};
+  const Problem plain = quantize_problem(problem, which, type, Layout::plain);
+  Problem pack;
+  pack.op = Op::pack;
+  pack.role = problem.role;
+  pack.batch = problem.batch;
+  pack.a_type = pack.d_type = DType::mxfp4;
+  pack.a_layout = Layout::plain;
+  pack.d_layout = layout;
+  pack.rotation = problem.rotation;
+  pack.m = which == 1 ? problem.n : problem.m;
+  pack.k = problem.k;
+  auto first = default_plan(plain, target), second = default_plan(pack, target);
+  if (!first.ok() || !second.ok()) return plan.status();
+  return std::vector<Preparation>{{plain, std::move(*first)}, {pack, std::move(*second)}};
+}
+
 float SourceOperand::at(std::int64_t batch, std::int64_t row, std::int64_t k_index) const {
   if (special && k_index == k / 2 && row == 0) return std::numeric_limits<float>::quiet_NaN();
   if (special && k_index == k / 2 && row == rows - 1) return std::numeric_limits<float>::infinity();
@@ -211,19 +233,37 @@ Result<qt_tensor> Instance::operand(const SourceOperand& source, DType type, Lay
                                     std::uint32_t which, std::map<Layout, Stored>& packed) {
   if (type != DType::mxfp4) return (which == 1 ? b_memory_ : a_memory_).tensor;
   if (const auto found = packed.find(layout); found != packed.end()) return found->second.tensor;
-  // The high-precision source is large and needed only here.
-  auto high = store_source(source);
-  if (!high.ok()) return high.status();
-  const Problem p = quantize_problem(spec_.problem, which, source_type(type), layout);
-  auto plan = default_plan(p, backend_.device().target);
-  if (!plan.ok()) return plan.status();
-  auto executable = Executable::build(backend_, p, *plan);
+  // Plans of several layouts are tried; a host's memory need not hold the source until then.
+  const bool keep = backend_.device().target.vendor != Vendor::cpu;
+  if (sources_.count(which) == 0) {
+    auto high = store_source(source);
+    if (!high.ok()) return high.status();
+    sources_[which] = std::move(*high);
+  }
+  auto steps = preparation_of(spec_.problem, backend_.device().target, which, layout);
+  if (!steps.ok()) return steps.status();
+  Stored last;
+  qt_tensor from = sources_[which].tensor;
+  for (const auto& step : *steps) {
+    auto made = prepare(step, source, which, from);
+    if (!made.ok()) return made.status();
+    last = std::move(*made);
+    from = last.tensor;
+  }
+  if (!keep) sources_.erase(which);
+  packed[layout] = std::move(last);
+  return from;
+}
+
+Result<Instance::Stored> Instance::prepare(const Preparation& step, const SourceOperand& source,
+                                           std::uint32_t which, const qt_tensor& from) {
+  const Problem& p = step.problem;
+  auto executable = Executable::build(backend_, p, step.plan);
   if (!executable.ok() && executable.status().code() == Code::no_compiler)
     executable = Executable::prebuilt(backend_, p);
   if (!executable.ok()) return executable.status();
-
   const auto padding = padding_unit(spec_.problem);
-  const auto bytes = operand_bytes(layout, source.rows, source.k, padding);
+  const auto bytes = operand_bytes(p.d_layout, source.rows, source.k, padding);
   auto codes = Memory::allocate(backend_, bytes.codes * spec_.sizes.batch);
   if (!codes.ok()) return codes.status();
   auto scales = Memory::allocate(backend_, bytes.scales * spec_.sizes.batch);
@@ -236,19 +276,20 @@ Result<qt_tensor> Instance::operand(const SourceOperand& source, DType type, Lay
   args.k = source.k;
   if (p.copies == Copies::columns) std::swap(args.m, args.k);
   args.batch = spec_.sizes.batch;
-  args.a = high->tensor;
-  args.d = packed_operand(layout, source.rows, source.k, padding, codes->data(), scales->data());
+  args.a = from;
+  args.d =
+      packed_operand(p.d_layout, source.rows, source.k, padding, codes->data(), scales->data());
   set_keys(args);
   args.operand = which;
   args.workspace = workspace->data();
   args.workspace_bytes = workspace->bytes();
   if (auto status = (*executable)->run(args, nullptr); !status.ok()) return status;
   if (auto status = backend_.synchronize(); !status.ok()) return status;
-  Stored& out = packed[layout];
+  Stored out;
   out.data = std::move(*codes);
   out.scales = std::move(*scales);
   out.tensor = args.d;
-  return out.tensor;
+  return out;
 }
 
 Status Instance::allocate_result(const Executable& executable) {
@@ -260,6 +301,7 @@ Status Instance::allocate_result(const Executable& executable) {
     auto memory = Memory::allocate(backend_, executable.workspace_bytes());
     if (!memory.ok()) return memory.status();
     workspace_ = std::move(*memory);
+    ++workspace_moves_;
   }
   if (d_memory_.data.data() || d2_memory_.data.data()) return {};
   if (p.pre_activation == PreActivation::kept) {

@@ -51,6 +51,8 @@ struct Outputs {
   float at(std::int64_t i) const { return load_element(type, bytes.data() + i * bytes_of(type)); }
 };
 
+struct Preparation;
+
 class Instance {
  public:
   static Result<std::unique_ptr<Instance>> make(Backend& backend, const InstanceSpec& spec);
@@ -91,6 +93,8 @@ class Instance {
   /// as it is stored].
   Result<Outputs> pre_activation() const;
   Result<Outputs> sums() const;
+  /// Raised when the workspace moves, and with it what earlier `arguments` say.
+  std::int64_t workspace_moves() const { return workspace_moves_; }
   /// Codes and scales of a one-operand op: of D, and of D2 where there is one.
   struct Packed {
     std::vector<unsigned char> codes, scales;
@@ -118,6 +122,8 @@ class Instance {
   Result<qt_tensor> copy_of(const qt_tensor& tensor);
   Status check_gap(const unsigned char* line, std::int64_t columns, std::int64_t row) const;
   const Stored* stored_at(const void* data) const;
+  Result<Stored> prepare(const Preparation& step, const SourceOperand& source, std::uint32_t which,
+                         const qt_tensor& from);
   Result<qt_tensor> operand(const SourceOperand& source, DType type, Layout layout,
                             std::uint32_t which, std::map<Layout, Stored>& packed);
 
@@ -128,7 +134,9 @@ class Instance {
   Matrix bias_, norm_weight_;
   Stored a_memory_, b_memory_, c_memory_, aux_memory_, d_memory_, d2_memory_, z_memory_;
   Memory bias_memory_, norm_memory_, sums_memory_, workspace_;
+  std::int64_t workspace_moves_ = 0;
   std::map<Layout, Stored> a_packed_, b_packed_;
+  std::map<std::uint32_t, Stored> sources_;  ///< of operands that the problem takes quantised
   std::vector<Stored> copies_;
   std::int64_t result_ld_ = 0;
   mutable std::vector<unsigned char> scratch_;
@@ -148,6 +156,15 @@ struct InstanceKeys {
 /// The problem of quantising an operand of `problem` into a layout, from `type`; what `prepare` of
 /// a weight solves.
 Problem quantize_problem(const Problem& problem, std::uint32_t which, DType type, Layout layout);
+
+/// One of the steps by which an operand that `problem` takes quantised is brought into a layout
+/// here: quantised into it, or where nothing does that into layout plain and packed from there.
+struct Preparation {
+  Problem problem;
+  Plan plan;
+};
+Result<std::vector<Preparation>> preparation_of(const Problem& problem, const Target& target,
+                                                std::uint32_t which, Layout layout);
 
 /// The type that a quantised operand is made from here.
 DType source_type(DType type);

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "tuner/random.hpp"
+#include "tuner/statistics.hpp"
 
 namespace quarterturn {
 namespace {
@@ -15,7 +16,9 @@ namespace {
 // sums of at least this long, as single batches suffer from interrupts.
 constexpr double kJudgeSeconds = 0.05;
 constexpr double kFastest = 1.05, kSlowest = 0.3;
-constexpr int kWrongClocks = 3;  // rounds in a row; a machine that was suspended is wrong once
+constexpr std::size_t kJudgeBatches = 12;
+constexpr double kMostHidden = 0.1;  // of a batch's time, beyond what starting it takes
+constexpr int kWrongClocks = 3;      // rounds in a row; a machine that was suspended is wrong once
 
 struct Slot {
   std::size_t candidate;
@@ -51,6 +54,8 @@ const Series& PairedTimer::series(std::size_t candidate) const {
 void PairedTimer::forget() {
   const auto clear = [](Series& series) {
     series.log_speedups.clear();
+    series.device.clear();
+    series.hidden.clear();
     for (auto& seconds : series.seconds) seconds.clear();
   };
   for (auto& series : series_) clear(series);
@@ -65,8 +70,12 @@ Result<double> PairedTimer::timed(std::size_t candidate, std::size_t size, std::
   if (!(*seconds > 0) || !std::isfinite(*seconds))
     return Status(Code::internal,
                   fmt::format("the device's clock measured {} s for a batch", *seconds));
-  wall_seconds_ += clock_.now() - before;
+  const double wall = clock_.now() - before;
+  wall_seconds_ += wall;
   device_seconds_ += *seconds;
+  Series& series = at(candidate);
+  series.device.push_back(*seconds);
+  series.hidden.push_back(wall - *seconds);
   return seconds;
 }
 
@@ -82,6 +91,18 @@ Status PairedTimer::check_clock() {
                   rate));
 }
 
+Status PairedTimer::check_clock_of(std::size_t candidate) const {
+  const Series &own = series(candidate), &control = series(0);
+  if (own.hidden.size() < kJudgeBatches || control.hidden.size() < kJudgeBatches) return {};
+  const double more = median(own.hidden) - median(control.hidden);
+  const double batch = median(own.device);
+  if (more <= kMostHidden * batch) return {};
+  return Status(Code::launch_failed,
+                fmt::format("the device's clock says {:.2f} ms a batch, the wall's {:.2f} ms more "
+                            "than that for the default: its time cannot be believed",
+                            1e3 * batch, 1e3 * more));
+}
+
 // One call's time from a batch long enough to be read; the first batch calibrates and warms up.
 Result<double> PairedTimer::seconds_per_call(std::size_t candidate, std::size_t size) {
   std::int64_t repeats = repeats_[candidate][size];
@@ -93,8 +114,8 @@ Result<double> PairedTimer::seconds_per_call(std::size_t candidate, std::size_t 
       if (*seconds >= 0.7 * settings_.batch_seconds || repeats >= settings_.most_repeats) break;
       const double wanted =
           static_cast<double>(repeats) * std::min(16.0, 1.2 * settings_.batch_seconds / *seconds);
-      repeats = std::clamp(static_cast<std::int64_t>(std::ceil(wanted)), repeats + 1,
-                           settings_.most_repeats);
+      repeats = subject_.rounded(std::clamp(static_cast<std::int64_t>(std::ceil(wanted)),
+                                            repeats + 1, settings_.most_repeats));
     }
     repeats_[candidate][size] = repeats;
   }

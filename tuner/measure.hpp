@@ -19,6 +19,8 @@ class Subject {
   virtual std::size_t sizes() const = 0;
   /// Loads what `run` needs and is not to be timed.
   virtual Status ready(std::size_t) { return {}; }
+  /// The next larger number of calls that `run` starts exactly.
+  virtual std::int64_t rounded(std::int64_t repeats) const { return repeats; }
   /// Seconds for `repeats` calls of a candidate at one size, back to back over rotating buffers. An
   /// error takes the candidate out of the race.
   virtual Result<double> run(std::size_t candidate, std::size_t size, std::int64_t repeats) = 0;
@@ -67,7 +69,9 @@ struct Series {
   std::vector<double>
       log_speedups;  ///< of each kept round: log(control / candidate), mean over sizes
   std::vector<std::vector<double>> seconds;  ///< of one call, [size][round]
-  Status failure;                            ///< not ok: why it left the race
+  std::vector<double> device, hidden;  ///< of each batch: its seconds, and what the wall's clock
+                                       ///< saw beyond them
+  Status failure;                      ///< not ok: why it left the race
 };
 
 /// Runs rounds and keeps their samples. A round that was disturbed is discarded and run again, a
@@ -85,6 +89,10 @@ class PairedTimer {
   /// The control in a candidate's place: what a difference of nothing looks like here.
   const Series& self() const { return self_; }
   bool alive(std::size_t candidate) const { return series(candidate).failure.ok(); }
+
+  /// Not ok when the device's clock hides much more of a candidate's batches than of the control's:
+  /// the gain that it shows is none. Few batches prove nothing.
+  Status check_clock_of(std::size_t candidate) const;
 
   std::int64_t discarded() const { return discarded_; }
   const std::vector<Conditions>& conditions() const { return conditions_; }

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "tuner/gpu_observer.hpp"
+#include "tuner/neighbours.hpp"
 #include "tuner/statistics.hpp"
 
 namespace quarterturn {
@@ -14,47 +15,9 @@ namespace {
 
 constexpr std::size_t kControlTries =
     4;  // plans in order, before a problem counts as not computable here
-constexpr std::size_t kSpaceLimit = 20000;
 constexpr std::size_t kPromising = 6;
-constexpr double kExploreShare = 0.65;  // of the time; the rest is for the decision
-
-std::int64_t nanoseconds_now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
-TrialStatus trial_status_of(const Status& status, Loss loss) {
-  if (loss == Loss::crashed) return TrialStatus::crashed;
-  if (loss == Loss::hung) return TrialStatus::hung;
-  switch (status.code()) {
-    case Code::compile_timeout:
-      return TrialStatus::compile_timeout;
-    case Code::compile_failed:
-      return TrialStatus::compile_failed;
-    case Code::rejected:
-      return TrialStatus::wrong;
-    default:
-      return TrialStatus::launch_failed;
-  }
-}
-
-std::optional<QuarantineReason> quarantine_reason_of(TrialStatus status) {
-  switch (status) {
-    case TrialStatus::compile_failed:
-      return QuarantineReason::compile_failed;
-    case TrialStatus::compile_timeout:
-      return QuarantineReason::compile_timeout;
-    case TrialStatus::crashed:
-      return QuarantineReason::crashed;
-    case TrialStatus::hung:
-      return QuarantineReason::hung;
-    case TrialStatus::wrong:
-      return QuarantineReason::wrong;
-    default:
-      return std::nullopt;
-  }
-}
+constexpr double kExploreShare = 0.65;     // of the time; the rest is for the decision
+constexpr std::size_t kTimedTogether = 6;  // candidates that are ready, where compilers run ahead
 
 // What the machine lacks, and no fault of the plan: trying the next one would fail alike.
 bool is_hopeless(Code code) {
@@ -63,24 +26,53 @@ bool is_hopeless(Code code) {
          code == Code::read_only || code == Code::interrupted || code == Code::internal;
 }
 
+// Adds the time of a scope to a phase, without what the trial process spent on data meanwhile.
+class PhaseTimer {
+ public:
+  PhaseTimer(double& phase, double& data, TrialProcess* process)
+      : phase_(phase), data_(data), process_(process) {}
+  ~PhaseTimer() {
+    const double data = process_ ? process_->take_data_seconds() : 0;
+    phase_ += clock_.now() - begun_ - data;
+    data_ += data;
+  }
+  PhaseTimer(const PhaseTimer&) = delete;
+  PhaseTimer& operator=(const PhaseTimer&) = delete;
+
+ private:
+  double &phase_, &data_;
+  TrialProcess* process_;
+  SteadyClock clock_;
+  double begun_ = clock_.now();
+};
+
 }  // namespace
 
+std::string Phases::text() const {
+  return fmt::format(
+      "compile wait {:.1f} s, data {:.1f}, admission {:.1f}, timing {:.1f}, search {:.1f}",
+      compile_wait, data, admission, timing, search);
+}
+
 ProblemTuner::ProblemTuner(Context& context, const SessionOptions& options, const Uuid& campaign,
-                           const Item& item, double deadline,
+                           const Item& item, Workshop workshop, double deadline,
                            std::function<void(Progress::Phase, const Tuned&, std::size_t)> tick)
     : context_(context),
       options_(options),
-      campaign_(campaign),
       item_(item),
+      pool_(workshop.pool),
+      process_(workshop.process),
+      known_plans_(std::move(workshop.plans)),
       begun_(clock_.now()),
       deadline_(deadline),
       tick_(std::move(tick)),
-      env_(std::make_shared<Env>(context.env())),
-      key_(item.problem.key()),
-      observer_(observer_for(context.backend().device())) {
+      recorder_(context, campaign, item_.problem, options.decision.confidence),
+      observer_(observer_for(context.backend().device())),
+      overlaps_(context.backend().device().target.vendor != Vendor::cpu) {
   out_.item = item;
 }
-ProblemTuner::~ProblemTuner() = default;
+
+ProblemTuner::~ProblemTuner() { drop_pending(); }
 
 bool ProblemTuner::out_of_time(double share) const {
   return deadline_ > 0 && clock_.now() >= begun_ + share * (deadline_ - begun_);
@@ -90,105 +82,83 @@ void ProblemTuner::tick(Progress::Phase phase) {
   tick_(phase, out_, strategy_ ? strategy_->remaining() : 0);
 }
 
-void ProblemTuner::record(const Trial& trial) {
-  auto status = context_.database().add_trial(trial);
-  if (!status.ok() && storing_.ok()) storing_ = status;
-}
-
-Trial ProblemTuner::new_trial(const Plan& plan, TrialKind kind, TrialStatus status) const {
-  Trial trial;
-  trial.problem = key_;
-  trial.plan = plan.text();
-  trial.env = env_;
-  trial.campaign = campaign_;
-  trial.kind = kind;
-  trial.status = status;
-  trial.sizes = text(representative_sizes(item_.problem).front());
-  trial.profile = profile_name(profile_of(item_.problem.role));
-  trial.repeatable = -1;
-  trial.started = nanoseconds_now();
-  return trial;
-}
-
-void ProblemTuner::describe(Trial& trial, const Candidate& candidate) const {
-  trial.compile_ms = candidate.compiled.milliseconds;
-  trial.registers = candidate.compiled.registers;
-  trial.spills = candidate.compiled.spills;
-  trial.shared_bytes = candidate.compiled.shared_bytes;
-  trial.max_error = candidate.certificate.max_error;
-  trial.bias_z = candidate.certificate.bias_z;
-  trial.repeatable = candidate.certificate.repeatable;
-}
-
-void ProblemTuner::fill_times(Trial& trial, const Series& series) const {
-  const auto& seconds = series.seconds.front();
-  for (const double s : seconds) trial.samples.push_back(1e9 * s);
-  trial.rounds = static_cast<std::int64_t>(seconds.size());
-  trial.median_ns = 1e9 * median(seconds);
-  const Interval times = bootstrap_median(seconds, options_.decision.confidence, 1);
-  trial.low_ns = 1e9 * times.low;
-  trial.high_ns = 1e9 * times.high;
-  const Interval ratios = bootstrap_median(series.log_speedups, options_.decision.confidence, 1);
-  trial.ratio = std::exp(median(series.log_speedups));
-  trial.ratio_low = std::exp(ratios.low);
-  trial.ratio_high = std::exp(ratios.high);
-  trial.throttled = timer_->discarded();
-  std::vector<double> clocks;
-  double stolen = 0, others = 0;
-  for (const auto& seen : timer_->conditions()) {
-    clocks.push_back(seen.clock_mhz);
-    stolen = std::max(stolen, seen.stolen);
-    others = std::max(others, seen.others);
-    trial.temperature_c =
-        std::max(trial.temperature_c, static_cast<std::int64_t>(seen.temperature_c));
-  }
-  trial.clock_mhz = std::lround(median(clocks));
-  std::string rotation = process_->rotation();
-  std::replace(rotation.begin(), rotation.end(), ' ', '_');
-  trial.extra = fmt::format("sizes={} stolen={:.3f} others={:.2f} rotation={}",
-                            series.seconds.size(), stolen, others, rotation);
-}
-
 void ProblemTuner::give_up(const Plan& plan, TrialKind kind, TrialStatus status,
                            const Status& reason, const Compiled& compiled) {
-  Trial trial = new_trial(plan, kind, status);
-  trial.compile_ms = compiled.milliseconds;
-  trial.detail = reason.message();
-  record(trial);
+  recorder_.add_failure(plan, kind, status, reason, compiled);
   history_.push_back({plan, status, 0, compiled.registers, compiled.spills, compiled.shared_bytes});
-  ++out_.failed;
-  if (const auto why = quarantine_reason_of(status)) {
-    Quarantine entry;
-    entry.subject = plan.text();
-    entry.problem = key_;
-    entry.target = env_->target;
-    entry.performance_class = env_->performance_class;
-    entry.compiler = env_->compiler;
-    entry.reason = *why;
-    entry.detail = reason.message();
-    if (auto stored = context_.database().add_quarantine(entry); !stored.ok() && storing_.ok())
-      storing_ = stored;
-  }
+  if (out_.failed++ == 0)
+    out_.first_failure = fmt::format("{} ({}): {}", plan.main_step().variant.text(),
+                                     trial_status_name(status), reason.message());
 }
 
-// What neighbours chose: the same layer for other token ranges, or this one on other machines.
-std::vector<Plan> ProblemTuner::space_seeds() const {
-  std::vector<Plan> out;
-  for (const auto& found : context_.table()->candidates(item_.problem))
-    out.push_back(found.answer->plan);
+std::vector<Plan> searchable_plans(const Context& context, const Problem& problem) {
+  constexpr std::size_t kSpaceLimit = 20000;
+  return context.enabled_plans(problem, kSpaceLimit);
+}
+
+std::unique_ptr<Strategy> strategy_for(const SessionOptions& options, const Space& space) {
+  switch (options.search) {
+    case SearchKind::exhaustive:
+      return exhaustive(space);
+    case SearchKind::predicted:
+      return in_predicted_order(space, options.order);
+    case SearchKind::learned:
+      return learned(space, options.order);
+  }
+  return nullptr;
+}
+
+std::vector<CompilePool::Job> submit_all(CompilePool& pool, const Problem& problem,
+                                         const Target& target, const Plan& plan,
+                                         CompilePool::Urgency urgency) {
+  std::vector<CompilePool::Job> out{pool.submit(problem, plan, urgency)};
+  const Step& main = plan.main_step();
+  const Family* family = find_family(main.variant.family);
+  if (!family || main.kind != StepKind::gemm) return out;
+  for (const std::uint32_t which : {0u, 1u}) {
+    if ((which == 1 ? problem.b_type : problem.a_type) != DType::mxfp4) continue;
+    const Layout layout = which == 1 ? family->b_layout(problem, main.variant)
+                                     : family->a_layout(problem, main.variant);
+    if (const auto steps = preparation_of(problem, target, which, layout); steps.ok())
+      for (const auto& step : *steps) out.push_back(pool.submit(step.problem, step.plan, urgency));
+  }
   return out;
+}
+
+Space ProblemTuner::make_space() {
+  constexpr std::size_t kNeighbours = 4;
+  Space space{item_.problem, context_.backend().device().target};
+  space.units = context_.backend().device().units;
+  // What neighbours chose: the same layer for other token ranges, or this one on other machines.
+  for (const auto& found : context_.table()->candidates(item_.problem))
+    space.seeds.push_back(found.answer->plan);
+  // A stale answer only needs to be confirmed against the default: nothing else is searched again.
+  const Env& env = *recorder_.env();
+  const auto stored =
+      context_.database().winner_of(recorder_.key(), env.target, env.performance_class);
+  const bool stale = options_.cached == Cached::reused && stored.ok() && stored->has_value() &&
+                     (*stored)->env && compare(*(*stored)->env, env) == Validity::stale;
+  if (stale) return space;
+  space.neighbours =
+      neighbours_of(context_.database(), item_.problem, space.target, env, kNeighbours);
+  for (auto& seed : seeds_of(space.neighbours)) space.seeds.push_back(std::move(seed));
+  space.plans =
+      known_plans_.empty() ? searchable_plans(context_, item_.problem) : std::move(known_plans_);
+  return space;
 }
 
 // Trials of an earlier session that still hold: what was tried is not tried again, the best are
 // timed anew.
 void ProblemTuner::resume() {
   if (options_.cached == Cached::tuned_again) return;
-  const auto trials = context_.database().trials(key_, env_->target, env_->performance_class);
+  const Env& env = *recorder_.env();
+  const auto trials =
+      context_.database().trials(recorder_.key(), env.target, env.performance_class);
   if (!trials.ok()) return;
   std::vector<std::pair<double, Plan>> good;
   for (const auto& trial : *trials) {
     if (trial.kind != TrialKind::timing || !trial.env ||
-        compare(*trial.env, *env_) != Validity::valid)
+        compare(*trial.env, env) != Validity::valid)
       continue;
     const auto plan = parse_plan(trial.plan);
     if (!plan.ok() || !check_plan(item_.problem, context_.backend().device().target, *plan).ok())
@@ -207,7 +177,19 @@ void ProblemTuner::resume() {
       promising_.push_back(plan);
 }
 
-std::optional<std::size_t> ProblemTuner::admit(const Plan& plan, const Compiled& compiled) {
+bool ProblemTuner::has_failed(const Plan& plan) const {
+  return std::any_of(history_.begin(), history_.end(), [&](const Outcome& outcome) {
+    return outcome.plan == plan && quarantine_reason_of(outcome.status).has_value();
+  });
+}
+
+bool ProblemTuner::is_barred(const Plan& plan) const {
+  return recorder_.quarantine_of(plan) &&
+         (options_.cached != Cached::tuned_again || has_failed(plan));
+}
+
+std::optional<std::size_t> ProblemTuner::admit(const Plan& plan, const Compiled& compiled,
+                                               Depth depth) {
   ++out_.tried;
   out_.compiled += compiled.kernels;
   refusal_ = compiled.status;
@@ -218,59 +200,72 @@ std::optional<std::size_t> ProblemTuner::admit(const Plan& plan, const Compiled&
     return std::nullopt;
   }
   tick(Progress::Phase::admitting);
-  const std::size_t index = process_->add(plan);
+  const PhaseTimer phase(out_.phases.admission, out_.phases.data, &process_);
+  const std::size_t index = process_.add(plan);
   candidates_.resize(index + 1);
-  candidates_[index] = {plan, compiled, {}};
-  const Verdict verdict = process_->admit(index);
+  candidates_[index] = {plan, compiled, {}, 0};
+  const Verdict verdict = process_.admit(index, depth);
   candidates_[index].certificate = verdict.certificate;
   refusal_ = verdict.status;
   if (!verdict.status.ok()) {
     if (verdict.status.code() == Code::interrupted) return std::nullopt;
-    give_up(plan, TrialKind::admission, trial_status_of(verdict.status, process_->loss(index)),
+    give_up(plan, TrialKind::admission, trial_status_of(verdict.status, process_.loss(index)),
             verdict.status, compiled);
     return std::nullopt;
   }
-  if (const auto held = quarantine_of(plan)) {
-    auto released = context_.database().remove_quarantine(*held);
-    if (!released.ok() && storing_.ok()) storing_ = released;
-  }
-  Trial trial = new_trial(plan, TrialKind::admission, TrialStatus::ok);
-  describe(trial, candidates_[index]);
+  recorder_.release(plan);
+  Trial trial = recorder_.begin(plan, TrialKind::admission, TrialStatus::ok);
+  TrialRecorder::describe(trial, compiled, verdict.certificate);
   trial.extra = verdict.certificate.text();
-  record(trial);
+  recorder_.add(trial);
   return index;
 }
 
-std::optional<Quarantine> ProblemTuner::quarantine_of(const Plan& plan) {
-  auto held = context_.database().quarantine_of(plan, key_, *env_);
-  return held.ok() ? std::move(*held) : std::nullopt;
-}
-
-bool ProblemTuner::has_failed(const Plan& plan) const {
-  return std::any_of(history_.begin(), history_.end(), [&](const Outcome& outcome) {
-    return outcome.plan == plan && quarantine_reason_of(outcome.status).has_value();
-  });
+bool ProblemTuner::admit_whole(std::size_t candidate) {
+  Candidate& one = candidates_[candidate];
+  if (one.certificate.whole) return true;
+  const PhaseTimer phase(out_.phases.admission, out_.phases.data, &process_);
+  const Verdict verdict = process_.admit(candidate, Depth::whole);
+  refusal_ = verdict.status;
+  if (!verdict.status.ok()) {
+    if (verdict.status.code() != Code::interrupted)
+      give_up(one.plan, TrialKind::admission,
+              trial_status_of(verdict.status, process_.loss(candidate)), verdict.status,
+              one.compiled);
+    return false;
+  }
+  one.certificate = verdict.certificate;
+  Trial trial = recorder_.begin(one.plan, TrialKind::admission, TrialStatus::ok);
+  TrialRecorder::describe(trial, one.compiled, verdict.certificate);
+  trial.extra = verdict.certificate.text();
+  recorder_.add(trial);
+  return true;
 }
 
 Status ProblemTuner::find_control() {
-  const bool again = options_.cached == Cached::tuned_again;
   Status first;
   for (const auto& plan : context_.enabled_plans(item_.problem, kControlTries)) {
-    const auto held = quarantine_of(plan);
-    if (held && (!again || has_failed(plan))) {
+    if (is_barred(plan)) {
       if (first.ok())
         first = Status(Code::quarantined,
                        fmt::format("{} is in quarantine ({}); qturn tune --again tries it again",
-                                   plan.text(), held->detail));
+                                   plan.text(), recorder_.quarantine_of(plan)->detail));
       continue;
     }
     tick(Progress::Phase::compiling);
-    const auto compiled =
-        compile_plans(context_.backend(), item_.problem, {plan}, 1, options_.interrupted);
-    process_ = std::make_unique<TrialProcess>(item_.problem, options_.process);
+    const auto jobs = submit_all(pool_, item_.problem, context_.backend().device().target, plan,
+                                 CompilePool::Urgency::now);
+    // What is tried next may be compiled meanwhile.
+    if (overlaps_) fill_queue();
+    {
+      const PhaseTimer phase(out_.phases.compile_wait, out_.phases.data, nullptr);
+      pool_.wait(jobs, jobs.size(), options_.interrupted);
+    }
+    const Compiled compiled = pool_.result(jobs.front());
+    process_.change(item_.problem);
     candidates_.clear();
-    if (const auto index = admit(plan, compiled[0])) {
-      timer_ = std::make_unique<PairedTimer>(*process_, clock_, *observer_, options_.measure);
+    if (admit(plan, compiled, Depth::whole)) {
+      timer_ = std::make_unique<PairedTimer>(process_, clock_, *observer_, options_.measure);
       return {};
     }
     if (interrupted()) return Status(Code::interrupted, "interrupted");
@@ -288,63 +283,124 @@ void ProblemTuner::record_screened(std::size_t candidate) {
   if (!series.failure.ok() && series.failure.code() != Code::rejected) {
     if (series.failure.code() != Code::interrupted)
       give_up(one.plan, TrialKind::timing,
-              trial_status_of(series.failure, process_->loss(candidate)), series.failure,
+              trial_status_of(series.failure, process_.loss(candidate)), series.failure,
               one.compiled);
     return;
   }
   if (series.log_speedups.empty() && series.failure.ok()) return;
-  Trial trial = new_trial(one.plan, TrialKind::timing,
-                          series.failure.ok() ? TrialStatus::ok : TrialStatus::pruned);
-  describe(trial, one);
-  if (!series.log_speedups.empty()) fill_times(trial, series);
+  Trial trial = recorder_.begin(one.plan, TrialKind::timing,
+                                series.failure.ok() ? TrialStatus::ok : TrialStatus::pruned);
+  TrialRecorder::describe(trial, one.compiled, one.certificate);
+  if (!series.log_speedups.empty())
+    recorder_.fill_times(trial, series, *timer_, process_.rotation());
   trial.detail = series.failure.message();
-  record(trial);
+  recorder_.add(trial);
   const double speed = series.log_speedups.empty() ? -1 : median(series.log_speedups);
   history_.push_back({one.plan, trial.status, speed, one.compiled.registers, one.compiled.spills,
                       one.compiled.shared_bytes});
   if (trial.status == TrialStatus::ok) out_.speedup = std::max(out_.speedup, std::exp(speed));
 }
 
-Status ProblemTuner::try_batch(const std::vector<Plan>& plans) {
-  const bool again = options_.cached == Cached::tuned_again;
+void ProblemTuner::drop_pending() {
+  for (const auto& one : pending_)
+    for (const auto& job : one.jobs) pool_.drop(job);
+  pending_.clear();
+}
+
+// What was judged beside a control that proved wrong.
+void ProblemTuner::try_again() {
+  for (std::size_t i = 1; i < candidates_.size(); ++i)
+    if (!has_failed(candidates_[i].plan)) promising_.push_back(candidates_[i].plan);
+  for (const auto& one : pending_) promising_.push_back(one.plan);
+  drop_pending();
+}
+
+// Two kernels a compiler: one in work, one that waits for it. Where compiling disturbs what is
+// timed, as many as are compiled in one go.
+void ProblemTuner::fill_queue() {
+  const std::size_t most = overlaps_ ? 2 * pool_.threads() : options_.batch;
+  if (!overlaps_ && !pending_.empty()) return;
+  const PhaseTimer phase(out_.phases.search, out_.phases.data, nullptr);
   std::vector<Plan> wanted;
-  for (const auto& plan : plans) {
-    if (plan == candidates_[0].plan) continue;
-    if (quarantine_of(plan) && (!again || has_failed(plan)))
-      history_.push_back({plan, TrialStatus::rejected, 0, 0, 0, 0});
-    else
-      wanted.push_back(plan);
+  wanted.swap(promising_);
+  while (pending_.size() + wanted.size() < most) {
+    auto more = strategy_->next(history_, most - pending_.size() - wanted.size());
+    if (more.empty()) break;
+    for (auto& plan : more) wanted.push_back(std::move(plan));
   }
-  tick(Progress::Phase::compiling);
-  const auto compiled =
-      compile_plans(context_.backend(), item_.problem, wanted, options_.jobs,
-                    [this] { return interrupted() || out_of_time(kExploreShare); });
-  std::vector<std::size_t> admitted;
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    if (interrupted()) return {};
-    if (!compiled[i].status.ok() && is_hopeless(compiled[i].status.code())) {
-      if (compiled[i].status.code() == Code::interrupted) continue;
-      return compiled[i].status;
+  for (auto& plan : wanted) {
+    if (!candidates_.empty() && plan == candidates_[0].plan) continue;
+    if (is_barred(plan)) {
+      history_.push_back({plan, TrialStatus::rejected, 0, 0, 0, 0});
+      continue;
     }
-    if (const auto index = admit(wanted[i], compiled[i])) admitted.push_back(*index);
-    if (!process_->disproved().empty()) return Status(Code::rejected, process_->disproved());
+    auto jobs = submit_all(pool_, item_.problem, context_.backend().device().target, plan,
+                           CompilePool::Urgency::now);
+    pending_.push_back({std::move(plan), std::move(jobs)});
+  }
+}
+
+std::vector<ProblemTuner::Pending> ProblemTuner::take_ready() {
+  const auto is_ready = [this](const Pending& one) {
+    return std::all_of(one.jobs.begin(), one.jobs.end(),
+                       [this](const auto& job) { return pool_.is_done(job); });
+  };
+  const std::size_t least = overlaps_ ? 1 : pending_.size();
+  {
+    const PhaseTimer phase(out_.phases.compile_wait, out_.phases.data, nullptr);
+    tick(Progress::Phase::compiling);
+    while (static_cast<std::size_t>(std::count_if(pending_.begin(), pending_.end(), is_ready)) <
+           least) {
+      const auto waiting = std::find_if_not(pending_.begin(), pending_.end(), is_ready);
+      std::vector<CompilePool::Job> jobs;
+      for (auto at = waiting; at != pending_.end(); ++at)
+        for (const auto& job : at->jobs)
+          if (!pool_.is_done(job)) jobs.push_back(job);
+      bool stopped = false;
+      pool_.wait(jobs, 1, [&] { return stopped = interrupted() || out_of_time(kExploreShare); });
+      if (stopped) break;
+    }
+  }
+  std::vector<Pending> ready, rest;
+  for (auto& one : pending_) {
+    const bool take = is_ready(one) && (!overlaps_ || ready.size() < kTimedTogether);
+    (take ? ready : rest).push_back(std::move(one));
+  }
+  pending_ = std::move(rest);
+  return ready;
+}
+
+Status ProblemTuner::try_ready(const std::vector<Pending>& ready) {
+  std::vector<std::size_t> admitted;
+  for (const auto& one : ready) {
+    if (interrupted()) return {};
+    if (!candidates_.empty() && one.plan == candidates_[0].plan) continue;
+    const Compiled compiled = pool_.result(one.jobs.front());
+    if (!compiled.status.ok() && is_hopeless(compiled.status.code())) {
+      if (compiled.status.code() == Code::interrupted) continue;
+      return compiled.status;
+    }
+    if (const auto index = admit(one.plan, compiled, Depth::sampled)) admitted.push_back(*index);
+    if (!process_.disproved().empty()) return Status(Code::rejected, process_.disproved());
   }
   tick(Progress::Phase::timing);
+  const PhaseTimer phase(out_.phases.timing, out_.phases.data, &process_);
   const auto stop = [this] { return interrupted() || out_of_time(kExploreShare); };
   if (auto status = screen(*timer_, admitted, options_.race, stop); !status.ok()) return status;
   for (const std::size_t index : admitted) record_screened(index);
-  return storing_;
+  return recorder_.storing();
 }
 
 Status ProblemTuner::explore() {
-  if (!promising_.empty())
-    if (auto status = try_batch(promising_); !status.ok()) return status;
   while (!interrupted() && !out_of_time(kExploreShare)) {
-    const auto batch = strategy_->next(history_, options_.batch);
-    if (batch.empty()) break;
-    if (auto status = try_batch(batch); !status.ok()) return status;
+    fill_queue();
+    if (pending_.empty()) break;
+    if (auto status = try_ready(take_ready()); !status.ok()) return status;
     tick(Progress::Phase::timing);
+    // A strategy that has seen enough says so before all that it asked for was tried.
+    if (strategy_->satisfied(history_)) break;
   }
+  drop_pending();
   return {};
 }
 
@@ -353,9 +409,9 @@ Status ProblemTuner::store_answer(const Decision& decision,
   const std::size_t answer = decision.winner ? finalists[*decision.winner] : 0;
   const Candidate& one = candidates_[answer];
   Winner winner;
-  winner.problem = key_;
+  winner.problem = recorder_.key();
   winner.plan = one.plan.text();
-  winner.env = env_;
+  winner.env = recorder_.env();
   winner.choice = decision.winner ? Choice::tuned : Choice::fallback;
   if (decision.winner) {
     winner.speedup = decision.speedup;
@@ -371,9 +427,12 @@ Status ProblemTuner::store_answer(const Decision& decision,
     winner.ties += candidates_[finalists[tie]].plan.text();
   }
   winner.certificate =
-      one.certificate.text() + (unfinished ? " search=unfinished" : " search=finished");
-  winner.decided = nanoseconds_now();
-  const auto trials = context_.database().trials(key_, env_->target, env_->performance_class);
+      one.certificate.text() +
+      (one.worst_seconds > 0 ? fmt::format(" worst_ns={:.0f}", 1e9 * one.worst_seconds) : "") +
+      (unfinished ? " search=unfinished" : " search=finished");
+  winner.decided = recorder_.begin(one.plan, TrialKind::timing, TrialStatus::ok).started;
+  const auto trials = context_.database().trials(recorder_.key(), winner.env->target,
+                                                 winner.env->performance_class);
   if (trials.ok())
     winner.evidence = std::count_if(trials->begin(), trials->end(), [](const Trial& trial) {
       return trial.kind == TrialKind::timing;
@@ -391,55 +450,100 @@ Status ProblemTuner::store_answer(const Decision& decision,
   return context_.database().set_winner(winner);
 }
 
-Status ProblemTuner::finish() {
-  tick(Progress::Phase::confirming);
-  std::vector<std::size_t> all;
-  for (std::size_t i = 1; i < candidates_.size(); ++i)
-    if (!timer_->series(i).log_speedups.empty()) all.push_back(i);
+// What is read whole for the first time and proves wrong leaves its place to the next.
+Result<std::vector<std::size_t>> ProblemTuner::choose_finalists() {
   const auto stop = [this] {
     tick(Progress::Phase::confirming);
     return interrupted() || out_of_time(1);
   };
-  auto finalists = halve(*timer_, all, options_.race, stop);
+  std::vector<std::size_t> left;
+  for (std::size_t i = 1; i < candidates_.size(); ++i)
+    if (!timer_->series(i).log_speedups.empty()) left.push_back(i);
+  for (;;) {
+    Result<std::vector<std::size_t>> finalists = [&] {
+      const PhaseTimer phase(out_.phases.timing, out_.phases.data, &process_);
+      return halve(*timer_, left, options_.race, stop);
+    }();
+    if (!finalists.ok()) return finalists;
+    const auto wrong = std::find_if_not(finalists->begin(), finalists->end(),
+                                        [this](std::size_t i) { return admit_whole(i); });
+    if (!process_.disproved().empty()) return Status(Code::rejected, process_.disproved());
+    if (wrong == finalists->end()) return finalists;
+    if (interrupted()) return Status(Code::interrupted, "interrupted");
+    std::erase(left, *wrong);
+  }
+}
+
+Decision ProblemTuner::judge(const std::vector<std::size_t>& finalists) const {
+  std::vector<Contender> contenders;
+  for (const std::size_t i : finalists)
+    contenders.push_back({candidates_[i].plan.text(), timer_->series(i).log_speedups,
+                          candidates_[i].compiled.spills, candidates_[i].compiled.registers,
+                          candidates_[i].compiled.shared_bytes});
+  return decide(contenders, timer_->self().log_speedups, options_.decision);
+}
+
+void ProblemTuner::time_worst_cases(const std::vector<std::size_t>& candidates) {
+  const PhaseTimer phase(out_.phases.timing, out_.phases.data, &process_);
+  for (const std::size_t i : candidates) {
+    if (!candidates_[i].plan.find(StepKind::stand_in)) continue;
+    // What cannot be had is left out: it decides nothing.
+    if (const auto seconds = process_.worst(i); seconds.ok())
+      candidates_[i].worst_seconds = *seconds;
+  }
+}
+
+void ProblemTuner::record_final(const std::vector<std::size_t>& finalists,
+                                const Decision& decision) {
+  const auto add = [&](std::size_t i, TrialKind kind, const Series& series, std::string_view more) {
+    if (series.log_speedups.empty()) return;
+    Trial trial = recorder_.begin(candidates_[i].plan, kind, TrialStatus::ok);
+    TrialRecorder::describe(trial, candidates_[i].compiled, candidates_[i].certificate);
+    recorder_.fill_times(trial, series, *timer_, process_.rotation());
+    trial.noise = decision.noise;
+    trial.worst_ns = 1e9 * candidates_[i].worst_seconds;
+    trial.extra += more;
+    recorder_.add(trial);
+  };
+  add(0, TrialKind::control, timer_->self(), "");
+  for (const std::size_t i : finalists)
+    add(i, TrialKind::timing, timer_->series(i), " confirmed=1");
+}
+
+Status ProblemTuner::finish() {
+  tick(Progress::Phase::confirming);
+  auto finalists = choose_finalists();
   if (!finalists.ok()) return finalists.status();
-  const auto contenders = [&] {
-    std::vector<Contender> out;
-    for (const std::size_t i : *finalists)
-      out.push_back({candidates_[i].plan.text(), timer_->series(i).log_speedups,
-                     candidates_[i].compiled.spills, candidates_[i].compiled.registers,
-                     candidates_[i].compiled.shared_bytes});
-    return out;
+  const auto stop = [this] {
+    tick(Progress::Phase::confirming);
+    return interrupted() || out_of_time(1);
   };
-  const auto judge = [&] {
-    return decide(contenders(), timer_->self().log_speedups, options_.decision);
-  };
-  if (auto status =
-          confirm(*timer_, *finalists, options_.race, stop, [&] { return judge().settled; });
-      !status.ok())
-    return status;
-  std::erase_if(*finalists, [this](std::size_t i) { return !timer_->alive(i); });
+  {
+    const PhaseTimer phase(out_.phases.timing, out_.phases.data, &process_);
+    if (auto status = confirm(*timer_, *finalists, options_.race, stop,
+                              [&] { return judge(*finalists).settled; });
+        !status.ok())
+      return status;
+  }
+  std::erase_if(*finalists, [this](std::size_t i) {
+    const Status clock = timer_->check_clock_of(i);
+    if (!clock.ok() && timer_->alive(i))
+      give_up(candidates_[i].plan, TrialKind::timing, TrialStatus::noisy, clock,
+              candidates_[i].compiled);
+    return !clock.ok() || !timer_->alive(i);
+  });
   if (interrupted()) return Status(Code::interrupted, "interrupted");
-  const Decision decision = judge();
+  const Decision decision = judge(*finalists);
   const auto kept = static_cast<std::int64_t>(timer_->self().log_speedups.size());
   const bool unfinished = out_of_time(1) && !decision.winner && kept < options_.race.final_rounds;
-  if (kept > 0) {
-    Trial control = new_trial(candidates_[0].plan, TrialKind::control, TrialStatus::ok);
-    describe(control, candidates_[0]);
-    fill_times(control, timer_->self());
-    control.noise = decision.noise;
-    record(control);
+  if (!out_of_time(1)) {
+    std::vector<std::size_t> answers{0};
+    if (decision.winner) answers.push_back((*finalists)[*decision.winner]);
+    time_worst_cases(answers);
   }
-  for (const std::size_t i : *finalists) {
-    if (timer_->series(i).log_speedups.empty()) continue;
-    Trial trial = new_trial(candidates_[i].plan, TrialKind::timing, TrialStatus::ok);
-    describe(trial, candidates_[i]);
-    fill_times(trial, timer_->series(i));
-    trial.noise = decision.noise;
-    trial.extra += " confirmed=1";
-    record(trial);
-  }
+  record_final(*finalists, decision);
   if (auto status = store_answer(decision, *finalists, unfinished); !status.ok()) return status;
-  return storing_;
+  return recorder_.storing();
 }
 
 Tuned ProblemTuner::tune() {
@@ -459,32 +563,29 @@ Tuned ProblemTuner::tune() {
     out_.reason = "no rows: a call does nothing";
     return out_;
   }
-  Space space{item_.problem, context_.backend().device().target, {}, space_seeds()};
-  // A stale answer only needs to be confirmed against the default: nothing else is searched again.
-  const auto stored = context_.database().winner_of(key_, env_->target, env_->performance_class);
-  const bool stale = options_.cached == Cached::reused && stored.ok() && stored->has_value() &&
-                     (*stored)->env && compare(*(*stored)->env, *env_) == Validity::stale;
-  if (!stale) space.plans = context_.enabled_plans(item_.problem, kSpaceLimit);
-  strategy_ = options_.search == SearchKind::exhaustive ? exhaustive(space)
-                                                        : in_predicted_order(space, options_.order);
-  resume();
+  {
+    const PhaseTimer phase(out_.phases.search, out_.phases.data, nullptr);
+    strategy_ = strategy_for(options_, make_space());
+    resume();
+  }
   // A plan that disproves the control starts the problem over without it.
   for (std::size_t attempt = 0;; ++attempt) {
     Status status = find_control();
     if (status.ok() && !candidates_.empty()) status = explore();
-    if (status.code() == Code::rejected && !process_->disproved().empty() &&
+    if (status.ok() && !interrupted()) status = finish();
+    if (status.code() == Code::rejected && !process_.disproved().empty() &&
         attempt < kControlTries) {
-      const auto wrong = parse_plan(process_->disproved());
+      const auto wrong = parse_plan(process_.disproved());
       if (wrong.ok())
         give_up(*wrong, TrialKind::admission, TrialStatus::wrong,
                 Status(Code::rejected, "another plan and the reference agree against it"), {});
+      try_again();
       continue;
     }
     if (interrupted()) status = Status(Code::interrupted, "interrupted");
     if (!status.ok()) return failed(status);
     break;
   }
-  if (auto status = finish(); !status.ok()) return failed(status);
   out_.seconds = clock_.now() - begun_;
   tick(Progress::Phase::decided);
   return out_;

@@ -19,33 +19,41 @@ namespace {
 // Assumed until this machine has compiled something.
 constexpr double kCompileSeconds = 1.5;
 constexpr double kTrialSeconds = 0.5;
-constexpr std::size_t kAheadSpace = 20000;  // plans, as a problem's own search sees them
 
-/// Compiles what the next problem will try first, while kernels of this one are admitted and timed
-/// on a GPU, which leaves most of the host idle. What is not done when it ends, that problem
-/// compiles itself.
-class CompileAhead {
+/// Works out the next problem's plans, and has what it will try first compiled, while kernels of
+/// this one are admitted and timed on a GPU, which leaves most of the host idle.
+class LookAhead {
  public:
-  CompileAhead(Context& context, const Problem& problem, const SessionOptions& options)
-      : thread_([this, &context, problem, &options] {
-          Space space{problem,
-                      context.backend().device().target,
-                      context.enabled_plans(problem, kAheadSpace),
-                      {}};
-          const auto plans = in_predicted_order(space, options.order)->next({}, options.batch);
-          compile_plans(context.backend(), problem, plans,
-                        std::max<std::size_t>(1, options.jobs / 2),
-                        [this] { return stop_.load(); });
+  LookAhead(Context& context, const Item& item, const SessionOptions& options, CompilePool& pool)
+      : key_(item.problem.key()),
+        pool_(pool),
+        thread_([this, &context, problem = item.problem, &options] {
+          plans_ = searchable_plans(context, problem);
+          const Target& target = context.backend().device().target;
+          const Space space{problem, target, plans_, {}, {}, context.backend().device().units};
+          for (const auto& plan : strategy_for(options, space)->next({}, pool_.threads()))
+            for (auto& job : submit_all(pool_, problem, target, plan, CompilePool::Urgency::later))
+              jobs_.push_back(std::move(job));
         }) {}
-  ~CompileAhead() {
-    stop_ = true;
-    thread_.join();
+  ~LookAhead() {
+    if (thread_.joinable()) thread_.join();
+    for (const auto& job : jobs_) pool_.drop(job);
   }
-  CompileAhead(const CompileAhead&) = delete;
-  CompileAhead& operator=(const CompileAhead&) = delete;
+  LookAhead(const LookAhead&) = delete;
+  LookAhead& operator=(const LookAhead&) = delete;
+
+  /// Of this problem; empty for another.
+  std::vector<Plan> take_plans(const Problem& problem) {
+    if (problem.key() != key_) return {};
+    thread_.join();
+    return std::move(plans_);
+  }
 
  private:
-  std::atomic<bool> stop_{false};
+  std::string key_;
+  CompilePool& pool_;
+  std::vector<Plan> plans_;
+  std::vector<CompilePool::Job> jobs_;
   std::thread thread_;
 };
 
@@ -184,8 +192,13 @@ std::vector<Tuned> Session::run(const std::vector<Item>& items,
         (*winner)->choice == Choice::tuned ? "tuned before" : "the default was found best before";
     return tuned;
   };
-  std::unique_ptr<CompileAhead> next;
-  const bool compile_ahead = context_.backend().device().target.vendor != Vendor::cpu;
+  // Compilers run beside what a GPU is timed with, not beside what this machine's CPU is; the
+  // threads that measure and prepare data keep cores of their own.
+  const bool look_ahead = context_.backend().device().target.vendor != Vendor::cpu;
+  CompilePool pool(context_.backend(),
+                   look_ahead ? std::max<std::size_t>(options_.jobs, 3) - 2 : options_.jobs);
+  std::unique_ptr<TrialProcess> process;
+  std::unique_ptr<LookAhead> present, next;
   std::size_t left = 0, worked = 0;
   for (const auto& item : items) left += !cached(item).has_value();
 
@@ -227,15 +240,19 @@ std::vector<Tuned> Session::run(const std::vector<Item>& items,
           if (done) done(out.back());
           continue;
         }
-        const double share =
-            (options_.time_limit - elapsed) / static_cast<double>(std::max<std::size_t>(1, left));
-        const double deadline = options_.time_limit > 0 ? clock.now() + std::max(share, 1e-3) : 0;
-        next.reset();
-        for (std::size_t j = i + 1; compile_ahead && j < items.size() && !next; ++j)
+        present = std::move(next);
+        for (std::size_t j = i + 1; look_ahead && j < items.size() && !next; ++j)
           if (!cached(items[j]))
-            next = std::make_unique<CompileAhead>(context_, items[j].problem, options_);
-        ProblemTuner tuner(context_, options_, campaign_, items[i], deadline, report);
+            next = std::make_unique<LookAhead>(context_, items[j], options_, pool);
+        if (!process) process = std::make_unique<TrialProcess>(items[i].problem, options_.process);
+        ProblemTuner tuner(
+            context_, options_, campaign_, items[i],
+            {pool, *process, present ? present->take_plans(items[i].problem) : std::vector<Plan>()},
+            deadline_for(clock.now(), elapsed, left), report);
         known = tuner.tune();
+        // Its time ran out before there was anything to decide by.
+        if (known->answer == Tuned::Answer::unfinished && known->plan.empty() && !interrupted())
+          known = leave_default(context_, items[i]);
         ++worked;
       }
       left -= left > 0;
@@ -247,6 +264,18 @@ std::vector<Tuned> Session::run(const std::vector<Item>& items,
     if (code == Code::no_compiler || code == Code::disk_full || code == Code::read_only) break;
   }
   return out;
+}
+
+// The share of the time that is left, and no more than one problem may have; 0 = no limit.
+double Session::deadline_for(double now, double elapsed, std::size_t problems_left) const {
+  double seconds = options_.problem_time_limit;
+  if (options_.time_limit > 0) {
+    const double share = (options_.time_limit - elapsed) /
+                         static_cast<double>(std::max<std::size_t>(1, problems_left));
+    seconds = seconds > 0 ? std::min(seconds, share) : share;
+    seconds = std::max(seconds, 1e-3);
+  }
+  return seconds > 0 ? now + seconds : 0;
 }
 
 Result<std::vector<Estimate>> Session::estimate(const std::vector<Item>& items) {
@@ -266,14 +295,14 @@ Result<std::vector<Estimate>> Session::estimate(const std::vector<Item>& items) 
     auto winner = valid_winner(context_, item.problem);
     if (!winner.ok()) return winner.status();
     estimate.decided = winner->has_value() && options_.cached == Cached::reused;
-    Space space{item.problem,
-                context_.backend().device().target,
-                context_.enabled_plans(item.problem, 20000),
-                {}};
+    const Space space{item.problem, context_.backend().device().target,
+                      searchable_plans(context_, item.problem)};
     estimate.space = space.plans.size();
-    estimate.candidates = options_.search == SearchKind::exhaustive
-                              ? space.plans.size()
-                              : std::min(space.plans.size(), options_.order.most);
+    estimate.candidates =
+        options_.search == SearchKind::exhaustive
+            ? space.plans.size()
+            : std::min(space.plans.size(),
+                       options_.order.most > 0 ? options_.order.most : standard_budget(space));
     if (estimate.decided) estimate.candidates = 0;
     estimate.seconds = static_cast<double>(estimate.candidates) *
                        (compile_seconds / static_cast<double>(options_.jobs) + kTrialSeconds);

@@ -18,16 +18,17 @@
 
 namespace quarterturn {
 
-enum class SearchKind { predicted, exhaustive };
+enum class SearchKind { learned, predicted, exhaustive };
 enum class Cached { reused, tuned_again };
 
 struct SessionOptions {
-  SearchKind search = SearchKind::predicted;
+  SearchKind search = SearchKind::learned;
   Cached cached = Cached::reused;
-  double time_limit = 0;  ///< seconds for all problems together; 0 = until each is searched
-  std::size_t batch = 8;  ///< candidates compiled together
-  std::size_t jobs = 0;   ///< compilers at once; 0 = as many as the process has cores
-  InOrderSettings order;
+  double time_limit = 0;          ///< seconds for all problems together; 0 = until each is searched
+  double problem_time_limit = 0;  ///< seconds for each; 0 = its share of the above
+  std::size_t batch = 8;          ///< candidates compiled together
+  std::size_t jobs = 0;           ///< compilers at once; 0 = as many as the process has cores
+  SearchSettings order;
   RaceSettings race;
   MeasureSettings measure;
   DecisionSettings decision;
@@ -47,6 +48,14 @@ struct Progress {
 };
 std::string_view phase_name(Progress::Phase phase);
 
+/// Where a problem's time went, in seconds.
+struct Phases {
+  double compile_wait = 0;  ///< for compilers, while nothing else could be done
+  double data = 0;          ///< inputs, their way to the device, what the reference says of them
+  double admission = 0, timing = 0, search = 0;
+  std::string text() const;
+};
+
 /// What became of one problem.
 struct Tuned {
   enum class Answer {
@@ -65,6 +74,8 @@ struct Tuned {
   double median_seconds = 0;  ///< of the answer, at the largest size
   std::int64_t tried = 0, failed = 0, compiled = 0;
   double seconds = 0;  ///< spent on it now
+  Phases phases;
+  std::string first_failure;  ///< a plan that failed, and why
   std::string reason;
 };
 std::string_view answer_name(Tuned::Answer answer);
@@ -93,6 +104,8 @@ class Session {
   Result<std::vector<Estimate>> estimate(const std::vector<Item>& items);
 
  private:
+  double deadline_for(double now, double elapsed, std::size_t problems_left) const;
+
   Context& context_;
   SessionOptions options_;
   Uuid campaign_;

@@ -5,12 +5,8 @@
 #include <limits>
 #include <vector>
 
-#include "tuner/random.hpp"
-
 namespace quarterturn {
 namespace {
-
-constexpr int kResamples = 1000;
 
 double median_of(std::vector<double>& values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -33,6 +29,28 @@ int sign_test_rank(std::size_t n, double error) {
   return rank;
 }
 
+// P(Binomial(n, p) >= least).
+double binomial_tail(std::size_t n, double p, std::size_t least) {
+  if (p >= 1) return 1;
+  double term = std::pow(1 - p, static_cast<double>(n)), sum = 0;
+  for (std::size_t k = 0; k < least; ++k) {
+    sum += term;
+    term *= static_cast<double>(n - k) / static_cast<double>(k + 1) * p / (1 - p);
+  }
+  return 1 - sum;
+}
+
+// Of n values drawn from n with replacement, the `rank`-th smallest (from 1) lies at or below the
+// k-th smallest of all with the probability that `rank` of n draws do. The first k (from 0) for
+// which that reaches `probability`.
+std::size_t resampled_quantile(std::size_t n, std::size_t rank, double probability) {
+  for (std::size_t k = 0; k + 1 < n; ++k) {
+    const double p = static_cast<double>(k + 1) / static_cast<double>(n);
+    if (binomial_tail(n, p, rank) >= probability) return k;
+  }
+  return n - 1;
+}
+
 }  // namespace
 
 double median(std::span<const double> samples) {
@@ -41,18 +59,20 @@ double median(std::span<const double> samples) {
   return median_of(values);
 }
 
-Interval bootstrap_median(std::span<const double> samples, double confidence, std::uint64_t seed) {
+Interval bootstrap_median(std::span<const double> samples, double confidence) {
   if (samples.empty()) return {};
-  Random random(seed);
-  std::vector<double> drawn(samples.size()), medians(kResamples);
-  for (double& m : medians) {
-    for (double& value : drawn) value = samples[random.below(samples.size())];
-    m = median_of(drawn);
+  std::vector<double> sorted(samples.begin(), samples.end());
+  std::sort(sorted.begin(), sorted.end());
+  const std::size_t n = sorted.size();
+  const double tail = 0.5 * (1 - confidence);
+  Interval out;
+  // An even number has two middle values, which are averaged as the median does.
+  const std::size_t lower = (n + 1) / 2, upper = n / 2 + 1;
+  for (const std::size_t rank : {lower, upper}) {
+    out.low += 0.5 * sorted[resampled_quantile(n, rank, tail)];
+    out.high += 0.5 * sorted[resampled_quantile(n, rank, 1 - tail)];
   }
-  std::sort(medians.begin(), medians.end());
-  const double tail = 0.5 * (1 - confidence) * (kResamples - 1);
-  const auto low = static_cast<std::size_t>(std::floor(tail));
-  return {medians[low], medians[kResamples - 1 - low]};
+  return out;
 }
 
 double median_lower_bound(std::span<const double> samples, double error) {

@@ -14,9 +14,10 @@ struct Interval {
 /// The middle value, or the mean of the two middle ones; 0 for no samples.
 double median(std::span<const double> samples);
 
-/// Percentile bootstrap of the median (Efron 1979), deterministic by `seed`. A single sample gives
-/// an interval of no width: see median_lower_bound for decisions.
-Interval bootstrap_median(std::span<const double> samples, double confidence, std::uint64_t seed);
+/// Percentile bootstrap of the median (Efron 1979), in the limit of infinitely many resamples,
+/// which has a closed form. A single sample gives an interval of no width: see median_lower_bound
+/// for decisions.
+Interval bootstrap_median(std::span<const double> samples, double confidence);
 
 /// A bound that lies above the true median with probability at most `error`, whatever the
 /// distribution: an order statistic, from the sign test. Minus infinity when there are too few

@@ -48,6 +48,29 @@ TrialProcess::TrialProcess(Problem problem, TrialProcessOptions options)
 
 TrialProcess::~TrialProcess() { stop(); }
 
+void TrialProcess::change(Problem problem) {
+  problem_ = std::move(problem);
+  plans_.clear();
+  losses_.clear();
+  ready_.clear();
+  sizes_ = representative_sizes(problem_).size();
+  rotation_.clear();
+  disproved_.clear();
+  data_seconds_ = data_taken_ = 0;
+  if (pid_ > 0) pose_problem();
+}
+
+double TrialProcess::take_data_seconds() {
+  const double out = data_seconds_ - data_taken_;
+  data_taken_ = data_seconds_;
+  return out;
+}
+
+// Where the program has left already, the request that follows finds out and says how.
+void TrialProcess::pose_problem() {
+  (void)write_line(json{{"problem", problem_.key()}, {"settings", options_.settings}}.dump());
+}
+
 std::size_t TrialProcess::add(const Plan& plan) {
   plans_.push_back(plan.text());
   losses_.push_back(Loss::none);
@@ -118,8 +141,7 @@ Status TrialProcess::start() {
     return Status(Code::io_error,
                   fmt::format("cannot start {}: {}", options_.program, std::strerror(error)));
   }
-  // Where the program has left already, the request that follows finds out and says how.
-  (void)write_line(json{{"problem", problem_.key()}, {"settings", options_.settings}}.dump());
+  pose_problem();
   return {};
 }
 
@@ -184,6 +206,10 @@ Result<json> TrialProcess::request(const json& what, std::size_t candidate, mill
         return Status(Code::launch_failed,
                       "crashed on the device: " + answer.value("message", std::string()));
       }
+      // A process that started anew counts from zero.
+      const double data = answer.value("data", data_seconds_);
+      if (data < data_seconds_) data_taken_ = 0;
+      data_seconds_ = data;
       return answer;
     }
     if (options_.interrupted && options_.interrupted()) {
@@ -211,10 +237,11 @@ Status status_of(const json& answer) {
 
 }  // namespace
 
-Verdict TrialProcess::admit(std::size_t candidate) {
+Verdict TrialProcess::admit(std::size_t candidate, Depth depth) {
   Verdict out;
   const auto answer =
-      request({{"do", "admit"}, {"plan", plans_[candidate]}}, candidate, options_.admission_limit);
+      request({{"do", "admit"}, {"plan", plans_[candidate]}, {"whole", depth == Depth::whole}},
+              candidate, options_.admission_limit);
   if (!answer.ok()) {
     out.status = answer.status();
     return out;
@@ -226,6 +253,7 @@ Verdict TrialProcess::admit(std::size_t candidate) {
   out.certificate.code_rows = answer->value("code_rows", std::int64_t{0});
   out.certificate.bias_z = answer->value("bias_z", 0.0);
   out.certificate.repeatable = answer->value("repeatable", std::int64_t{-1});
+  out.certificate.whole = answer->value("whole", true);
   disproved_ = answer->value("disproved", std::string());
   return out;
 }
@@ -239,6 +267,14 @@ Status TrialProcess::ready(std::size_t candidate) {
   rotation_ = answer->value("rotation", std::string());
   ready_[candidate] = true;
   return {};
+}
+
+Result<double> TrialProcess::worst(std::size_t candidate) {
+  const auto answer =
+      request({{"do", "worst"}, {"plan", plans_[candidate]}}, candidate, options_.run_limit);
+  if (!answer.ok()) return answer.status();
+  if (auto status = status_of(*answer); !status.ok()) return status;
+  return answer->value("seconds", 0.0);
 }
 
 Result<double> TrialProcess::run(std::size_t candidate, std::size_t size, std::int64_t repeats) {

@@ -28,7 +28,8 @@ struct TrialProcessOptions {
 /// How the process was lost while a candidate was in it.
 enum class Loss { none, crashed, hung };
 
-/// The process starts with the first request and again after each loss. Not thread-safe.
+/// The process starts with the first request and again after each loss. It may serve several
+/// problems, one after the other. Not thread-safe.
 class TrialProcess : public TrialRunner {
  public:
   TrialProcess(Problem problem, TrialProcessOptions options);
@@ -36,20 +37,30 @@ class TrialProcess : public TrialRunner {
   TrialProcess(const TrialProcess&) = delete;
   TrialProcess& operator=(const TrialProcess&) = delete;
 
+  /// Forgets every candidate and goes on with another problem, in the same process: device contexts
+  /// take seconds to come up.
+  void change(Problem problem);
+
   std::size_t add(const Plan& plan) override;
-  Verdict admit(std::size_t candidate) override;
+  Verdict admit(std::size_t candidate, Depth depth = Depth::whole) override;
   std::size_t sizes() const override { return sizes_; }
   Status ready(std::size_t candidate) override;
   Result<double> run(std::size_t candidate, std::size_t size, std::int64_t repeats) override;
   std::string rotation() const override { return rotation_; }
   std::string disproved() const override { return disproved_; }
 
+  /// LocalTrials::worst in the process.
+  Result<double> worst(std::size_t candidate);
+
   /// Why the process ended at the last request of this candidate.
   Loss loss(std::size_t candidate) const { return losses_[candidate]; }
+  /// Seconds that the process spent on making and moving inputs since the last call.
+  double take_data_seconds();
 
  private:
   Status start();
   void stop();
+  void pose_problem();
   Status write_line(const std::string& line);
   Result<nlohmann::json> request(const nlohmann::json& what, std::size_t candidate,
                                  std::chrono::milliseconds limit);
@@ -62,6 +73,7 @@ class TrialProcess : public TrialRunner {
   std::vector<bool> ready_;
   std::size_t sizes_;
   std::string rotation_, disproved_;
+  double data_seconds_ = 0, data_taken_ = 0;
   pid_t pid_ = -1;
   int to_ = -1, from_ = -1;
   std::string buffer_;

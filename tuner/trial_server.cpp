@@ -72,9 +72,15 @@ class Server {
   Status begin(const json& what) {
     auto problem = parse_problem(what.at("problem").get<std::string>());
     if (!problem.ok()) return problem.status();
-    auto backend = open(what.at("settings"));
-    if (!backend.ok()) return backend.status();
-    backend_ = std::move(*backend);
+    known_.clear();
+    trials_.reset();
+    if (!backend_ || what.at("settings") != settings_) {
+      backend_.reset();
+      settings_ = what.at("settings");
+      auto backend = open(settings_);
+      if (!backend.ok()) return backend.status();
+      backend_ = std::move(*backend);
+    }
     trials_ = std::make_unique<LocalTrials>(*backend_, *problem);
     return {};
   }
@@ -86,15 +92,18 @@ class Server {
     if (known_.count(text) == 0) known_[text] = trials_->add(*plan);
     const std::size_t candidate = known_[text];
     const auto action = what.at("do").get<std::string>();
-    if (action == "admit") return admit(candidate);
+    if (action == "admit")
+      return admit(candidate, what.value("whole", true) ? Depth::whole : Depth::sampled);
     if (action == "ready") {
       json out = object_of(trials_->ready(candidate));
       out["rotation"] = trials_->rotation();
       return out;
     }
-    if (action == "run") {
-      const auto seconds = trials_->run(candidate, what.at("size").get<std::size_t>(),
-                                        what.at("repeats").get<std::int64_t>());
+    if (action == "run" || action == "worst") {
+      const auto seconds = action == "worst"
+                               ? trials_->worst(candidate)
+                               : trials_->run(candidate, what.at("size").get<std::size_t>(),
+                                              what.at("repeats").get<std::int64_t>());
       json out = object_of(seconds.status());
       if (seconds.ok()) out["seconds"] = *seconds;
       return out;
@@ -102,12 +111,14 @@ class Server {
     return object_of(Status(Code::invalid_argument, fmt::format("unknown request '{}'", action)));
   }
 
+  double data_seconds() const { return trials_ ? trials_->data_seconds() : 0; }
+
   /// Whether the device still works, once all that was enqueued is done.
   Status device() { return backend_ ? backend_->synchronize() : Status(); }
 
  private:
-  json admit(std::size_t candidate) {
-    const Verdict verdict = trials_->admit(candidate);
+  json admit(std::size_t candidate, Depth depth) {
+    const Verdict verdict = trials_->admit(candidate, depth);
     const Certificate& proved = verdict.certificate;
     json out = object_of(verdict.status);
     out.update({{"max_error", proved.max_error},
@@ -116,10 +127,12 @@ class Server {
                 {"code_rows", proved.code_rows},
                 {"bias_z", proved.bias_z},
                 {"repeatable", proved.repeatable},
+                {"whole", proved.whole},
                 {"disproved", trials_->disproved()}});
     return out;
   }
 
+  json settings_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<LocalTrials> trials_;
   std::map<std::string, std::size_t> known_;
@@ -136,7 +149,13 @@ int serve_trials(int in, int out) {
   try {
     status = server.begin(json::parse(line));
     while (lines.next(line)) {
-      json answer = status.ok() ? server.answer(json::parse(line)) : object_of(status);
+      const json what = json::parse(line);
+      if (what.contains("problem")) {
+        status = server.begin(what);
+        continue;
+      }
+      json answer = status.ok() ? server.answer(what) : object_of(status);
+      answer["data"] = server.data_seconds();
       // A kernel that faults takes the device's context along: nothing runs in this process again.
       const Status device = status.ok() ? server.device() : Status();
       if (!device.ok()) {

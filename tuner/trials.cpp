@@ -12,7 +12,6 @@ namespace {
 constexpr std::int64_t kMiB = 1 << 20;
 constexpr std::int64_t kMostRotated = 256 * kMiB;
 constexpr std::size_t kMostCopies = 64;
-constexpr std::int64_t kUnrolled = kMostCopies;  // calls of a recording
 
 std::int64_t number_after(std::string_view text, std::string_view name) {
   const auto at = text.find(name);
@@ -109,10 +108,45 @@ Result<std::shared_ptr<const Executable>> LocalTrials::executable(std::size_t ca
   return one.executable;
 }
 
-Verdict LocalTrials::admit(std::size_t candidate) {
+Verdict LocalTrials::admit(std::size_t candidate, Depth depth) {
   auto loaded = executable(candidate);
   if (!loaded.ok()) return {loaded.status(), {}};
-  return admission_.admit(**loaded);
+  return admission_.admit(**loaded, depth);
+}
+
+bool LocalTrials::has_timed_sizes(const Instance* instance) const {
+  if (!instance) return false;
+  const Sizes &sizes = instance->spec().sizes, &wanted = sizes_.front();
+  return sizes.m == wanted.m && sizes.n == wanted.n && sizes.k == wanted.k &&
+         sizes.batch == wanted.batch;
+}
+
+// Inputs of hundreds of megabytes are made once for admission and timing where both have them.
+Status LocalTrials::make_instance() {
+  Instance* const known = admission_.first_instance();
+  if (has_timed_sizes(known)) {
+    instance_ = known;
+    return {};
+  }
+  InstanceSpec spec;
+  spec.problem = problem_;
+  spec.sizes = sizes_.front();
+  spec.a_profile = profile_of(problem_.role);
+  spec.beta = 1;
+  auto instance = Instance::make(backend_, spec);
+  if (!instance.ok()) return instance.status();
+  own_instance_ = std::move(*instance);
+  instance_ = own_instance_.get();
+  return {};
+}
+
+Status LocalTrials::make_calls(const Executable& executable, std::vector<qt_args>& calls) {
+  const Rotation rotation = rotation_for(backend_.device(), instance_->traffic_bytes(executable));
+  auto made = instance_->rotated(executable, rotation.copies);
+  if (!made.ok()) return made.status();
+  calls = std::move(*made);
+  rotation_ = rotation.text();
+  return {};
 }
 
 Status LocalTrials::ready(std::size_t candidate) {
@@ -120,31 +154,19 @@ Status LocalTrials::ready(std::size_t candidate) {
   if (!loaded.ok()) return loaded.status();
   const Executable& executable = **loaded;
   Candidate& one = candidates_[candidate];
-  if (!one.calls.empty() && executable.workspace_bytes() <= workspace_bytes_) return {};
-  if (!instance_) {
-    InstanceSpec spec;
-    spec.problem = problem_;
-    spec.sizes = sizes_.front();
-    spec.a_profile = profile_of(problem_.role);
-    spec.beta = 1;
-    auto instance = Instance::make(backend_, spec);
-    if (!instance.ok()) return instance.status();
-    instance_ = std::move(*instance);
-  }
-  const auto layouts = std::pair(executable.a_layout(), executable.b_layout());
-  auto& calls = calls_[layouts];
-  if (calls.empty()) {
-    const Rotation rotation = rotation_for(backend_.device(), instance_->traffic_bytes(executable));
-    auto made = instance_->rotated(executable, rotation.copies);
-    if (!made.ok()) return made.status();
-    calls = std::move(*made);
-    rotation_ = rotation.text();
-  }
+  if (!one.calls.empty() && instance_->workspace_moves() == workspace_moves_) return {};
+  const SteadyClock clock;
+  const double begun = clock.now();
+  if (!instance_)
+    if (auto status = make_instance(); !status.ok()) return status;
+  auto& calls = calls_[{executable.a_layout(), executable.b_layout()}];
+  if (calls.empty())
+    if (auto status = make_calls(executable, calls); !status.ok()) return status;
   // The workspace may have moved to hold a plan that wants more of it.
   auto fresh = instance_->arguments(executable);
   if (!fresh.ok()) return fresh.status();
-  if (fresh->workspace_bytes > workspace_bytes_) {
-    workspace_bytes_ = fresh->workspace_bytes;
+  if (instance_->workspace_moves() != workspace_moves_) {
+    workspace_moves_ = instance_->workspace_moves();
     for (auto& other : candidates_) other.calls.clear();
   }
   one.recordings.clear();
@@ -153,7 +175,40 @@ Status LocalTrials::ready(std::size_t candidate) {
     call.workspace = fresh->workspace;
     call.workspace_bytes = fresh->workspace_bytes;
   }
+  data_seconds_ += clock.now() - begun;
   return {};
+}
+
+Result<double> LocalTrials::worst(std::size_t candidate) {
+  auto loaded = executable(candidate);
+  if (!loaded.ok()) return loaded.status();
+  const Executable& executable = **loaded;
+  if (!executable.plan().find(StepKind::stand_in)) return 0.0;
+  const SteadyClock clock;
+  const double begun = clock.now();
+  Instance* instance = admission_.edge_instance();
+  if (!has_timed_sizes(instance)) {
+    if (!own_worst_) {
+      InstanceSpec spec;
+      spec.problem = problem_;
+      spec.sizes = sizes_.front();
+      spec.a_profile = Profile::edge;
+      spec.beta = 1;
+      auto made = Instance::make(backend_, spec);
+      if (!made.ok()) return made.status();
+      own_worst_ = std::move(*made);
+    }
+    instance = own_worst_.get();
+  }
+  const auto args = instance->arguments(executable);
+  data_seconds_ += clock.now() - begun;
+  if (!args.ok()) return args.status();
+  stopwatch_->start(nullptr);
+  const Status status = executable.run(*args, nullptr);
+  const double seconds = stopwatch_->stop(nullptr);
+  if (!status.ok()) return status;
+  if (std::isnan(seconds)) return Status(Code::launch_failed, "the device lost its clock");
+  return seconds;
 }
 
 Result<double> LocalTrials::run(std::size_t candidate, std::size_t size, std::int64_t repeats) {

@@ -40,7 +40,12 @@ std::int64_t last_level_cache(std::string_view performance_class);
 class TrialRunner : public Subject {
  public:
   virtual std::size_t add(const Plan& plan) = 0;
-  virtual Verdict admit(std::size_t candidate) = 0;
+  /// Many calls are started as recordings of this many.
+  static constexpr std::int64_t kUnrolled = 64;
+  std::int64_t rounded(std::int64_t repeats) const override {
+    return repeats < kUnrolled ? repeats : round_up(repeats, kUnrolled);
+  }
+  virtual Verdict admit(std::size_t candidate, Depth depth) = 0;
   /// How the last timing rotated its buffers, for records.
   virtual std::string rotation() const = 0;
   /// The text of an admitted plan that a later admission disproved; empty when there is none.
@@ -54,7 +59,7 @@ class LocalTrials : public TrialRunner {
   std::size_t add(const Plan& plan) override;
   /// A plan that is loaded already.
   std::size_t add(std::shared_ptr<const Executable> executable);
-  Verdict admit(std::size_t candidate) override;
+  Verdict admit(std::size_t candidate, Depth depth = Depth::whole) override;
   std::size_t sizes() const override { return sizes_.size(); }
   Status ready(std::size_t candidate) override;
   Result<double> run(std::size_t candidate, std::size_t size, std::int64_t repeats) override;
@@ -62,6 +67,11 @@ class LocalTrials : public TrialRunner {
   std::string disproved() const override { return admission_.disproved(); }
 
   Result<std::shared_ptr<const Executable>> executable(std::size_t candidate);
+  /// Seconds of one call whose rows all leave the window of a plan that has one, so that its
+  /// stand-in computes everything; 0 for other plans, whose time does not depend on the data.
+  Result<double> worst(std::size_t candidate);
+  /// Spent so far on making inputs and moving them to the device.
+  double data_seconds() const { return data_seconds_ + admission_.data_seconds(); }
 
  private:
   struct Candidate {
@@ -73,15 +83,20 @@ class LocalTrials : public TrialRunner {
   };
 
   Recording* recorded(Candidate& one, std::size_t size);
+  Status make_instance();
+  bool has_timed_sizes(const Instance* instance) const;
+  Status make_calls(const Executable& executable, std::vector<qt_args>& calls);
 
   Backend& backend_;
   Problem problem_;
   std::vector<Sizes> sizes_;
   Admission admission_;
   std::vector<Candidate> candidates_;
-  std::unique_ptr<Instance> instance_;
+  std::unique_ptr<Instance> own_instance_, own_worst_;
+  Instance* instance_ = nullptr;                                     ///< that, or the admission's
   std::map<std::pair<Layout, Layout>, std::vector<qt_args>> calls_;  ///< by the layouts of A and B
-  std::int64_t workspace_bytes_ = 0;
+  std::int64_t workspace_moves_ = -1;
+  double data_seconds_ = 0;
   std::unique_ptr<Stopwatch> stopwatch_;
   std::string rotation_;
 };

@@ -251,3 +251,22 @@ TEST_CASE("two tuners of one problem: the second waits and finds the answer") {
   CHECK(first.lines().at(0).at("plan") == second.lines().at(0).at("plan"));
   CHECK(home.info("winners") == 1);
 }
+
+TEST_CASE("what was tried is recorded, and strategies are replayed on it without a device") {
+  const Home home;
+  REQUIRE(home.run(small_tune({"--exhaustive", "--problem-time-limit", "20"})).code == 0);
+  const auto folder = (home / "recorded").string();
+  const auto made =
+      home.run({"replay", "--db", home.database(), "--record", folder, "--least", "2", "--json"});
+  REQUIRE_MESSAGE(made.code == 0, made.err);
+  REQUIRE(made.lines().size() == 1);
+  const auto file = made.lines()[0].at("file").get<std::string>();
+  const auto replayed =
+      home.run({"replay", file, "--strategy", "exhaustive,random", "--seeds", "2", "--json"});
+  REQUIRE_MESSAGE(replayed.code == 0, replayed.err);
+  REQUIRE(replayed.lines().size() == 2);
+  CHECK(replayed.lines()[0].at("share") == 1);
+  CHECK(replayed.lines()[0].at("regret_worst") == 0);
+  CHECK(home.run({"replay", file, "--strategy", "guesswork"}).code == 2);
+  CHECK(home.run({"replay"}).code == 2);
+}

@@ -261,3 +261,44 @@ TEST_CASE("planted faults beside a product's result are refused, with the reason
             r.bias_gradient = BiasGradient::f32;
           }));
 }
+
+TEST_CASE("of large results rows are sampled first, and all is read of what may win") {
+  auto backend = real_device();
+  // More than 8 million outputs of few operations.
+  const auto problem =
+      linear_problem({"large", 2112, 32, 1}, Role::fprop, Extent::exactly(4096), {});
+  LocalTrials trials(*backend, problem);
+  const auto first = trials.add(by_family(*backend, problem, "cpu_gemm"));
+  const auto whole = trials.admit(first, Depth::whole);
+  REQUIRE_MESSAGE(whole.status.ok(), whole.status.message());
+  CHECK(whole.certificate.whole);
+  CHECK(whole.certificate.repeatable == 1);
+  const auto second = trials.add(by_family(*backend, problem, "cpu_hadamard_gemm"));
+  const auto sampled = trials.admit(second, Depth::sampled);
+  REQUIRE_MESSAGE(sampled.status.ok(), sampled.status.message());
+  CHECK(!sampled.certificate.whole);
+  CHECK(sampled.certificate.repeatable == -1);
+  CHECK(sampled.certificate.outputs >= 4096);
+  CHECK(sampled.certificate.all_outputs == 0);
+  const auto all = trials.admit(second, Depth::whole);
+  REQUIRE_MESSAGE(all.status.ok(), all.status.message());
+  CHECK(all.certificate.whole);
+  CHECK(all.certificate.all_outputs == 4096 * 2112);
+  // The same inputs serve the timing.
+  const double before = trials.data_seconds();
+  CHECK(trials.ready(first).ok());
+  CHECK(trials.run(first, 0, 1).ok());
+  CHECK(trials.data_seconds() >= before);
+}
+
+TEST_CASE("a fault anywhere in a sampled row is seen") {
+  FaultyDevice faulty("qt::cpu::gemm",
+                      "REAL(args, part); if (part == 0) "
+                      "static_cast<unsigned short*>(args->d.data)[17] ^= 0x4000;");
+  const auto problem =
+      linear_problem({"large", 2112, 32, 1}, Role::fprop, Extent::exactly(4096), {});
+  LocalTrials trials(faulty, problem);
+  const auto verdict =
+      trials.admit(trials.add(by_family(faulty, problem, "cpu_gemm")), Depth::sampled);
+  CHECK(verdict.status.code() == Code::rejected);
+}

@@ -63,3 +63,47 @@ TEST_CASE(
   const auto none = compile_plans(*real, problem, wanted, 2, [] { return true; });
   CHECK(none[1].status.code() == Code::interrupted);
 }
+
+TEST_CASE("a pool compiles a kernel that many plans share once, and drops what nobody wants") {
+  auto real = real_device();
+  const auto problem = layer({1, 24});
+  std::vector<Plan> wanted;
+  for (auto& plan : plans(problem, real->device().target, 20000))
+    if (plan.find(StepKind::gemm) && wanted.size() < 3 &&
+        (wanted.empty() ||
+         plan.find(StepKind::quantize_a)->variant == wanted[0].find(StepKind::quantize_a)->variant))
+      wanted.push_back(plan);
+  REQUIRE(wanted.size() == 3);
+  CompilePool pool(*real, 1);
+  std::vector<CompilePool::Job> jobs;
+  for (const auto& plan : wanted)
+    jobs.push_back(pool.submit(problem, plan, CompilePool::Urgency::later));
+  // Twice the same is the same kernels.
+  jobs.push_back(pool.submit(problem, wanted[0], CompilePool::Urgency::now));
+  pool.drop(jobs[2]);
+  pool.wait({jobs[0], jobs[1], jobs[3]}, 3, {});
+  CHECK(pool.is_done(jobs[0]));
+  CHECK(pool.is_done(jobs[1]));
+  CHECK(pool.is_done(jobs[3]));
+  CHECK(!pool.is_done(jobs[2]));
+  CHECK(pool.result(jobs[2]).status.code() == Code::interrupted);
+  std::int64_t kernels = 0;
+  for (const auto i : {0, 1, 3}) {
+    const auto compiled = pool.result(jobs[static_cast<std::size_t>(i)]);
+    CHECK_MESSAGE(compiled.status.ok(), compiled.status.message());
+    kernels += compiled.kernels;
+  }
+  CHECK(kernels <= 3);  // a quantiser and two products; fewer where the store knew them
+}
+
+TEST_CASE("waiting ends when it is told to") {
+  auto real = real_device();
+  CompilePool pool(*real, 1);
+  const auto problem = layer({1, 8});
+  const auto plan = default_plan(problem, real->device().target);
+  REQUIRE(plan.ok());
+  const auto job = pool.submit(problem, *plan, CompilePool::Urgency::now);
+  pool.wait({job}, 1, [] { return true; });  // whatever became of it by then
+  pool.wait({job}, 1, {});
+  CHECK(pool.is_done(job));
+}

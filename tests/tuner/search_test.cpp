@@ -1,8 +1,10 @@
 // Strategies: order, patience, seeds, and never the same plan twice.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <set>
 
+#include "tuner/neighbours.hpp"
 #include "tuner/search.hpp"
 #include "tuner/workload.hpp"
 
@@ -108,4 +110,120 @@ TEST_CASE("the best of every family that multiplies comes before the rest of any
   for (const auto& plan : first) early.insert(plan.main_step().variant.family);
   CHECK(early == families);
   CHECK(first.front() == s.plans.front());
+}
+
+namespace {
+
+// A made-up device: some parameters matter, the model's order does not.
+double made_up_speed(const Plan& plan) {
+  const Variant& v = plan.main_step().variant;
+  double speed = 0;
+  if (v.family == "cpu_gemm") speed += 0.1;
+  speed -= 0.02 * std::abs(static_cast<double>(v.value("tile_m")) - 6);
+  if (v.value("block_k") == 1024) speed += 0.05;
+  if (v.value("prefetch") == 8) speed += 0.05;
+  if (v.value("isa") != 512) speed -= 0.7;
+  return speed;
+}
+
+std::pair<double, std::size_t> best_found(Strategy& strategy) {
+  std::vector<Outcome> history;
+  double best = -10;
+  for (;;) {
+    const auto batch = strategy.next(history, 6);
+    if (batch.empty() || strategy.satisfied(history)) return {best, history.size()};
+    for (const auto& plan : batch) {
+      history.push_back(outcome(plan, made_up_speed(plan)));
+      best = std::max(best, history.back().log_speedup);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("the learning strategy finds what parameters matter, and never asks twice") {
+  const auto s = space();
+  double best = -10;
+  for (const auto& plan : s.plans) best = std::max(best, made_up_speed(plan));
+  SearchSettings settings;
+  settings.most = 60;
+  settings.patience = 60;
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    settings.seed = seed;
+    auto strategy = learned(s, settings);
+    const auto [found, tried] = best_found(*strategy);
+    CHECK(found >= best - 0.03);
+    CHECK(tried <= 60);
+  }
+  std::set<std::string> seen;
+  auto strategy = learned(s, settings);
+  std::vector<Outcome> history;
+  for (;;) {
+    const auto batch = strategy->next(history, 9);
+    if (batch.empty()) break;
+    for (const auto& plan : batch) {
+      CHECK(seen.insert(plan.text()).second);
+      history.push_back(outcome(plan, made_up_speed(plan)));
+    }
+  }
+}
+
+TEST_CASE("equal histories get equal answers") {
+  const auto s = space();
+  SearchSettings settings;
+  settings.most = 40;
+  auto one = learned(s, settings), two = learned(s, settings);
+  std::vector<Outcome> history;
+  for (;;) {
+    const auto a = one->next(history, 5), b = two->next(history, 5);
+    REQUIRE(a == b);
+    if (a.empty()) break;
+    for (const auto& plan : a) history.push_back(outcome(plan, made_up_speed(plan)));
+  }
+}
+
+TEST_CASE("what fails is learned, too") {
+  const auto s = space();
+  SearchSettings settings;
+  settings.most = 80;
+  settings.patience = 80;
+  auto strategy = learned(s, settings);
+  std::vector<Outcome> history;
+  std::size_t early = 0, late = 0;
+  for (;;) {
+    const auto batch = strategy->next(history, 4);
+    if (batch.empty()) break;
+    for (const auto& plan : batch) {
+      const bool fails = plan.main_step().variant.value("block_k") == 512;
+      (history.size() < 30 ? early : late) += fails;
+      history.push_back(outcome(plan, made_up_speed(plan)));
+      if (fails) history.back().status = TrialStatus::compile_failed;
+    }
+  }
+  CHECK(early > 3);
+  CHECK(late <= 8);
+}
+
+TEST_CASE("neighbours' best come first, and their trials spare some of one's own") {
+  const auto s = space();
+  double best = -10;
+  Plan fastest;
+  for (const auto& plan : s.plans)
+    if (made_up_speed(plan) > best) best = made_up_speed(plan), fastest = plan;
+  Space known = s;
+  Neighbour neighbour{linear_problem({"other", 5120, 4096, 1}, Role::fprop, {1, 16}, {}), {}, {}};
+  for (std::size_t i = 0; i < s.plans.size(); i += 40)
+    neighbour.outcomes.push_back(outcome(s.plans[i], made_up_speed(s.plans[i])));
+  neighbour.outcomes.push_back(outcome(fastest, best));
+  known.neighbours = {neighbour};
+  known.seeds = seeds_of(known.neighbours);
+  REQUIRE(!known.seeds.empty());
+  CHECK(known.seeds.front() == fastest);
+  auto strategy = learned(known, {});
+  CHECK(strategy->next({}, 1).front() == fastest);
+  CHECK(distance(neighbour.problem, s.problem) > 0);
+  CHECK(distance(neighbour.problem, s.problem) < 1);
+  Problem other = s.problem;
+  other.contract = Contract::fast;
+  CHECK(std::isinf(distance(other, s.problem)));
 }

@@ -43,7 +43,8 @@ class Device : public Subject, public Clock, public Observer {
     if (random_.unit() < character_.outliers) seconds *= 1 + 2 * random_.unit();
     if (random_.unit() < character_.stepping) step_ *= 1 + 0.1 * (random_.unit() - 0.5);
     now_ += seconds + 1e-6 + character_.waits + (runs_ == sleeps_at_ ? 3600 : 0);
-    return seconds * character_.clock_rate;
+    const bool hides = candidate < hidden_.size() && hidden_[candidate] > 0;
+    return seconds * character_.clock_rate * (hides ? 1 - hidden_[candidate] : 1);
   }
 
   double now() const override { return now_; }
@@ -58,6 +59,12 @@ class Device : public Subject, public Clock, public Observer {
 
   /// The machine is suspended for an hour during one batch.
   void sleep_at(std::int64_t run) { sleeps_at_ = run; }
+
+  /// The device's clock misses this share of a candidate's time.
+  void hide_time_of(std::size_t candidate, double share) {
+    hidden_.resize(seconds_.size());
+    hidden_[candidate] = share;
+  }
 
   void break_candidate(std::size_t candidate) {
     broken_.resize(seconds_.size());
@@ -85,6 +92,7 @@ class Device : public Subject, public Clock, public Observer {
   std::size_t last_ = 0;
   std::int64_t runs_ = 0, sleeps_at_ = -1;
   std::vector<bool> broken_;
+  std::vector<double> hidden_;
 };
 
 }  // namespace quarterturn::simulated

@@ -55,8 +55,8 @@ TEST_CASE("the bootstrap interval is deterministic and covers about as often as 
   for (int t = 0; t < trials; ++t) {
     std::vector<double> samples;
     for (int i = 0; i < 21; ++i) samples.push_back(random.unit() - 0.5);
-    const auto interval = bootstrap_median(samples, 0.95, 3);
-    const auto again = bootstrap_median(samples, 0.95, 3);
+    const auto interval = bootstrap_median(samples, 0.95);
+    const auto again = bootstrap_median(samples, 0.95);
     CHECK(interval.low == again.low);
     CHECK(interval.low <= median(samples));
     CHECK(interval.high >= median(samples));

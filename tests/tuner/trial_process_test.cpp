@@ -117,3 +117,26 @@ TEST_CASE("a trial program that is missing or is another program is an error wit
   CHECK(!other.admit(index).status.ok());
   CHECK(other.loss(index) == Loss::crashed);
 }
+
+TEST_CASE("one process serves a second problem, and what was said of the first is forgotten") {
+  auto backend = real_device();
+  const TemporaryFolder folder;
+  auto options = options_with(folder, "g++");
+  options.settings["code_cache"] = QTURN_CODE_FOLDER;
+  TrialProcess process(problem(), options);
+  REQUIRE(process.admit(process.add(with_tile(*backend, 1))).status.ok());
+  CHECK(process.take_data_seconds() > 0);
+  Recipe recipe;
+  recipe.out_type = DType::f32;
+  const auto other = linear_problem({"other", 96, 160, 1}, Role::fprop, {1, 8}, recipe);
+  process.change(other);
+  CHECK(process.take_data_seconds() == 0);
+  const auto plan = default_plan(other, backend->device().target);
+  REQUIRE(plan.ok());
+  const auto index = process.add(*plan);
+  CHECK(index == 0);
+  const auto verdict = process.admit(index);
+  CHECK_MESSAGE(verdict.status.ok(), verdict.status.message());
+  REQUIRE(process.ready(index).ok());
+  CHECK(process.run(index, 0, 1).ok());
+}

@@ -84,6 +84,7 @@ std::function<int()> register_emit(CLI::App& app);
 std::function<int()> register_compile(CLI::App& app);
 std::function<int()> register_tune(CLI::App& app);
 std::function<int()> register_bench(CLI::App& app);
+std::function<int()> register_replay(CLI::App& app);
 std::function<int()> register_explain(CLI::App& app);
 std::function<int()> register_check(CLI::App& app);
 std::function<int()> register_config(CLI::App& app);

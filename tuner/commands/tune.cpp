@@ -26,9 +26,11 @@ Exit codes: 0 every problem has its answer; 1 some problem has none; 2 the comma
 sense; 3 the machine lacks something; 130 interrupted.)";
 
 struct TuneOptions {
-  double time_limit = 0;
+  double time_limit = 0, problem_time_limit = 0;
   bool dry_run = false, exhaustive = false, again = false;
-  std::size_t candidates = InOrderSettings{}.most;
+  std::size_t candidates = 0;
+  std::string search = "learned";
+  std::int64_t rounds = RaceSettings{}.screening_rounds;
 };
 
 std::string gflops(const Tuned& tuned) {
@@ -125,9 +127,13 @@ int tune(const WorkOptions& work, const GlobalOptions& global, const TuneOptions
   if (!context.ok()) return fail(context.status());
   SessionOptions session_options;
   session_options.time_limit = options.time_limit;
-  session_options.search = options.exhaustive ? SearchKind::exhaustive : SearchKind::predicted;
+  session_options.problem_time_limit = options.problem_time_limit;
+  session_options.search = options.exhaustive              ? SearchKind::exhaustive
+                           : options.search == "predicted" ? SearchKind::predicted
+                                                           : SearchKind::learned;
   session_options.cached = options.again ? Cached::tuned_again : Cached::reused;
   session_options.order.most = options.candidates;
+  session_options.race.screening_rounds = options.rounds;
   session_options.interrupted = is_interrupted;
   Session session(**context, session_options);
   if (options.dry_run) return dry_run(session, *workload, global, options);
@@ -147,6 +153,13 @@ int tune(const WorkOptions& work, const GlobalOptions& global, const TuneOptions
         } else if (tuned.answer != Tuned::Answer::cached && tuned.answer != Tuned::Answer::failed) {
           display.say(fmt::format("{}: {}", short_name(tuned.item.problem), tuned.reason));
         }
+        if (tuned.tried > 0)
+          display.say(fmt::format("{}: {:.1f} s for {} plans, {} kernels: {}",
+                                  short_name(tuned.item.problem), tuned.seconds, tuned.tried,
+                                  tuned.compiled, tuned.phases.text()));
+        if (!tuned.first_failure.empty())
+          display.say(fmt::format("{} failed: {}", tuned.failed,
+                                  tuned.first_failure.substr(0, tuned.first_failure.find('\n'))));
         all.add(row_of(tuned));
       });
   display.clear();
@@ -174,10 +187,23 @@ std::function<int()> register_tune(CLI::App& app) {
                    "Seconds for all problems together (default: none)")
       ->check(CLI::PositiveNumber);
   command
+      ->add_option("--problem-time-limit", options->problem_time_limit,
+                   "Seconds for each problem (default: none)")
+      ->check(CLI::PositiveNumber);
+  command
       ->add_option("--candidates", options->candidates,
-                   "Plans of one problem that are tried at most")
-      ->capture_default_str()
+                   "Plans of one problem that are tried at most (default: a tenth of its kernels)")
       ->check(CLI::Range(std::size_t{1}, std::size_t{100000}));
+  command
+      ->add_option("--search", options->search,
+                   "learned: by a model of what was tried; predicted: by the families' own models")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"learned", "predicted"}));
+  command
+      ->add_option("--rounds", options->rounds,
+                   "Paired rounds of every candidate, before the best are timed further")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000}));
   command->add_flag("--exhaustive", options->exhaustive, "Try every legal plan");
   command->add_flag("--again", options->again,
                     "Tune what is decided already, too, and try again what is in quarantine");
