@@ -221,6 +221,11 @@ Status Instance::allocate_sources() {
 }
 
 Result<std::unique_ptr<Instance>> Instance::make(Backend& backend, const InstanceSpec& spec) {
+  if (spec.problem.grouping != Grouping::none)
+    return Status(Code::not_supported,
+                  fmt::format("grouping = {}: grouped products are not measured or admitted yet; "
+                              "the default plan serves them",
+                              name_of(spec.problem.grouping)));
   auto out = std::make_unique<Instance>(backend, spec);
   out->describe_sources();
   if (auto status = out->allocate_sources(); !status.ok()) return status;

@@ -177,21 +177,24 @@ typedef struct qturn_extent {
 
 /* Grouping (a mixture of experts). The sizes of groups are read on the device when the work runs,
  * so one captured graph serves any routing of tokens. batch is 1.
- *   QTURN_M_CONTIGUOUS  A [m, K] and D [m, N] hold groups of rows behind each other: group g is
- *                       rows group_ends[g - 1] (0 for the first) to group_ends[g], and B is
- *                       [groups, N, K]. Rows of D from the last end on stay as they are.
- *   QTURN_M_MASKED      A [groups, m, K], B [groups, N, K], D [groups, m, N]; group g uses its
- * first group_counts[g] rows, and D's other rows stay as they are. QTURN_K_GROUPED     the gradient
- * of experts' weights: A [m, k], B [n, k] with tokens along k, in high precision stored as [k, m]
- * and [k, n] (QTURN_MAJOR_ROWS); D is [groups, m, n], and group g contracts tokens group_ends[g -
- * 1] to group_ends[g]. A group without tokens gives beta * C. A bias is [groups, n]. In quantised
- * copies of k_grouped operands every group starts at a multiple of u = max(128, rotation), at u *
- * (group_ends[g - 1] / u + g), rows are u * (k / u + groups) long, and what lies between groups
- * holds zero blocks; noise is drawn for places in that copy (K of the copy is its row's length), so
+ * 1. QTURN_M_CONTIGUOUS: A [m, K] and D [m, N] hold groups of rows behind each other; group g is
+ *    rows group_ends[g - 1] (0 for the first) to group_ends[g], and B is [groups, N, K]. Rows of D
+ *    from the last end on stay as they are.
+ * 2. QTURN_M_MASKED: A [groups, m, K], B [groups, N, K], D [groups, m, N]; group g uses its first
+ *    group_counts[g] rows, and D's other rows stay as they are.
+ * 3. QTURN_K_GROUPED, the gradient of experts' weights: A [m, k], B [n, k] with tokens along k, in
+ *    high precision stored as [k, m] and [k, n] (QTURN_MAJOR_ROWS); D is [groups, m, n], and group
+ *    g contracts tokens group_ends[g - 1] to group_ends[g]. Without tokens it gives beta * C.
+ *
+ * A bias is [groups, n]. Ends must not decrease and must lie in 0..m (0..k), counts in 0..m. The
+ * CPU refuses a call otherwise; kernels on a GPU clamp them, so that nothing is read or written out
+ * of bounds, and what they compute is then unspecified.
+ *
+ * In quantised copies of k_grouped operands every group starts at a multiple of u = max(128,
+ * rotation), at u * (group_ends[g - 1] / u + g); rows are u * (k / u + groups) long, and zero
+ * blocks lie between groups. Noise is drawn for places in that copy, whose K is its row's length:
  * k0 and k_global must be 0. QTURN_OP_QUANTIZE with QTURN_K_GROUPED divides the rows of X, and
- * writes such a column copy. Ends must not decrease and must lie in 0..m (0..k), counts in 0..m.
- * The CPU refuses a call otherwise; kernels on a GPU clamp them, so that nothing is read or written
- * out of bounds, and what they compute is then unspecified. */
+ * writes such a column copy. */
 typedef struct qturn_problem {
   uint32_t struct_size;
   int32_t op, role;
