@@ -177,11 +177,12 @@ Status PairedTimer::round(const std::vector<std::size_t>& candidates) {
       }
       control_seconds.push_back(*before);
     }
+    const bool judged = wall_seconds_ >= kJudgeSeconds;
     const Status clock = check_clock();
     const bool noisy = disturbed();
     // On a busy machine the wall's time goes by while others run, and proves nothing.
     const bool excused = noisy && clock.code() == Code::busy;
-    wrong_clocks_ = clock.ok() || excused ? 0 : wrong_clocks_ + 1;
+    if (judged) wrong_clocks_ = clock.ok() || excused ? 0 : wrong_clocks_ + 1;
     if (wrong_clocks_ >= kWrongClocks) return Status(Code::internal, clock.message());
     if (wrong_clocks_ > 0) continue;
     if (noisy && discarded_ < settings_.most_discarded) {
