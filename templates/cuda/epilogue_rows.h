@@ -222,16 +222,18 @@ QT_FN void activate_rows(const Rows& rows, i64 row, const Z& z) {
 }
 
 /// 16 rows and 64 columns of 16-bit results from a warp's 2 KB of shared memory (rows of 128 bytes,
-/// 16-byte piece p of row r at p ^ r % 8) to D, from tile column `first` on.
-template <class Rows>
+/// 16-byte piece p of row r at p ^ r % 8) to D, from tile column `first` on, of those that the tile
+/// has: `width`.
+template <u32 width, class Rows>
 QT_FN void store_staged(const Rows& rows, i64 row, u32 first, bool aligned) {
   const qt_tensor& d = rows.args.d;
   const u32 piece = rows.lane % 8u;
   const i64 column = rows.first + first + piece * 8u;
+  const bool inside = first + piece * 8u < width && column < rows.d.n;
   QT_UNROLL
   for (u32 i = 0; i < 4u; ++i) {
     const u32 r = i * 4u + rows.lane / 8u;
-    if (row + r >= rows.d.m || column >= rows.d.n) continue;
+    if (row + r >= rows.d.m || !inside) continue;
     const Words4 v = load_shared_4(rows.staged + r * 128u + ((piece ^ (r & 7u)) << 4));
     u16* to = static_cast<u16*>(d.data) + place_of(d, rows.d.batch, row + r, column);
     if (aligned && column + 8 <= rows.d.n && !rows.choosy) {
@@ -287,7 +289,7 @@ QT_FN void store_rows(const Rows& rows, i64 row, const Z& z) {
             pack_pair<type>(right[0], right[1]), pack_pair<type>(right[2], right[3]));
       }
       sync_warp();
-      store_staged(rows, row, u32(pass) * 64u, aligned);
+      store_staged<u32(groups) * 8u>(rows, row, u32(pass) * 64u, aligned);
       sync_warp();
     }
   }

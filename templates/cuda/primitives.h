@@ -151,10 +151,11 @@ QT_FN Words2 load_global(const Words2* p) {
                : "memory");
   return v;
 }
-/// Read once and never written during the kernel: not kept in L1.
+/// Not by the read-only path (.nc), here and below: a kernel may be there before the one in front
+/// of it, which writes what it reads, has ended. Read once: not kept in L1.
 QT_FN Words4 load_streaming(const Words4* p) {
   Words4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
                : "l"(p));
   return v;
@@ -162,7 +163,7 @@ QT_FN Words4 load_streaming(const Words4* p) {
 /// Never written during the kernel; kept in L1, because neighbours read the rest of the line.
 QT_FN Words4 load_readonly(const Words4* p) {
   Words4 v;
-  asm volatile("ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
                : "l"(p));
   return v;

@@ -45,6 +45,33 @@ TEST_CASE("plans exist for every role and check out against their own problem") 
   }
 }
 
+TEST_CASE("plans for NVIDIA GPUs check out against their own problem, for few and many tokens") {
+  const auto sm90 = *parse_target("sm_90a"), sm80 = *parse_target("sm_80");
+  for (const auto& target : {sm90, sm80})
+    for (const auto role : {Role::fprop, Role::dgrad, Role::wgrad})
+      for (const std::int64_t tokens : {1, 16, 64, 8192})
+        for (const DType b : {DType::bf16, DType::mxfp4})
+          for (const Contract contract : {Contract::exact, Contract::fast})
+            for (const Spread spread : {Spread::any, Spread::narrow}) {
+              if (role != Role::fprop && b == DType::mxfp4) continue;
+              auto p = linear(role);
+              p.contract = contract;
+              p.spread = spread;
+              p.b_type = b;
+              p.n = Extent::exactly(4096);
+              (role == Role::wgrad ? p.m : p.k) = Extent::exactly(2048);
+              (role == Role::wgrad ? p.k : p.m) = {1, tokens};
+              REQUIRE(validate(p).ok());
+              const auto found = plans(p, target, 300);
+              REQUIRE(!found.empty());
+              for (const auto& plan : found) {
+                const auto status = check_plan(p, target, plan);
+                REQUIRE_MESSAGE(status.ok(),
+                                p.key() << ": " << plan.text() << ": " << status.message());
+              }
+            }
+}
+
 TEST_CASE("a step's problem is an ordinary problem of its own") {
   const auto p = linear(Role::wgrad);
   const auto plan = default_plan(p, v4());
