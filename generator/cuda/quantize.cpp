@@ -153,7 +153,7 @@ class Quantize final : public Family {
     text.integer("threads", threads, "of a block");
     if (by_teams(p))
       text.integer("threads_per_row", Teams(p, threads).rows.threads_per_row, "that share a row");
-    choice("Prologue", "prologue", name_of(p.prologue), "applied to X first");
+    if (!is_square(p)) choice("Prologue", "prologue", name_of(p.prologue), "applied to X first");
     const auto blocks = std::max<std::int64_t>(1, v.value("resident") * 256 / threads);
     const EntryShape entry{name, static_cast<int>(threads), static_cast<int>(blocks), {}};
     if (is_square(p))

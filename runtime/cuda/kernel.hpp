@@ -19,8 +19,7 @@ namespace quarterturn::cuda {
 class LoadedKernel final : public Kernel {
  public:
   static Result<std::shared_ptr<const Kernel>> load(const DriverApi& api, CUdevice device,
-                                                    const std::string& cubin,
-                                                    const Source& source);
+                                                    const std::string& cubin, const Source& source);
   ~LoadedKernel() override;
   LoadedKernel(const LoadedKernel&) = delete;
   LoadedKernel& operator=(const LoadedKernel&) = delete;

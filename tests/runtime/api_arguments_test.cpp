@@ -202,8 +202,7 @@ TEST_CASE("qturn_prepare.bad problems are refused by name") {
             p.batch = {2, 2};
           }));
   refused(QTURN_INVALID_PROBLEM, "grouping = none", with([](auto& p) { p.groups = {1, 8}; }));
-  refused(QTURN_NOT_SUPPORTED, "cpu_gemm",
-          with([](auto& p) { p.d_layout = QTURN_LAYOUT_128X4; }));
+  refused(QTURN_NOT_SUPPORTED, "cpu_gemm", with([](auto& p) { p.d_layout = QTURN_LAYOUT_128X4; }));
 }
 
 TEST_CASE("qturn_context_create.bad options are refused by name") {
