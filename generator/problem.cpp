@@ -333,6 +333,10 @@ Status check_bias_gradient(const Problem& p) {
 // Where D's columns are the next product's features.
 Status check_quantized_result(const Problem& p) {
   if (p.op != Op::gemm_quantize) return {};
+  if (p.grouping != Grouping::none)
+    return bad(fmt::format("op = gemm_quantize with grouping = {}: quantise what a grouped product "
+                           "gives in a call of its own",
+                           name_of(p.grouping)));
   const auto columns =
       Extent{output_columns(p.epilogue, p.n.lo), output_columns(p.epilogue, p.n.hi)};
   if (p.copies != Copies::columns)

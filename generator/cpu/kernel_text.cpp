@@ -128,6 +128,8 @@ std::string refuse_layout(std::string_view field, Layout given, Layout wanted) {
 
 std::string refuse_product(const Problem& p, Layout a) {
   if (p.bias_gradient != BiasGradient::none) return "sums no gradients";
+  if (p.grouping != Grouping::none && p.epilogue != Epilogue::none)
+    return "has no activation in the epilogue of groups";
   if (p.d_layout != Layout::plain) return "writes D row-major";
   if (auto reason = refuse_layout("a_layout", p.a_layout, a); !reason.empty()) return reason;
   return refuse_layout("b_layout", p.b_layout, Layout::panel16);

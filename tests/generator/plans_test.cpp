@@ -72,6 +72,23 @@ TEST_CASE("plans for NVIDIA GPUs check out against their own problem, for few an
             }
 }
 
+TEST_CASE("activations behind groups are refused, not ignored") {
+  auto p = linear(Role::fprop);
+  p.grouping = Grouping::m_contiguous;
+  p.groups = {1, 8};
+  p.b_type = DType::mxfp4;
+  p.n = Extent::exactly(128);
+  for (const auto& target : {v4(), *parse_target("sm_90a")}) {
+    p.epilogue = Epilogue::gelu;
+    CHECK(!default_plan(p, target).ok());
+  }
+  p.epilogue = Epilogue::none;
+  CHECK(default_plan(p, v4()).ok());
+  p.op = Op::gemm_quantize;
+  p.a_type = p.d_type = DType::mxfp4;
+  CHECK(!validate(p).ok());
+}
+
 TEST_CASE("a step's problem is an ordinary problem of its own") {
   const auto p = linear(Role::wgrad);
   const auto plan = default_plan(p, v4());
