@@ -10,7 +10,7 @@
 namespace quarterturn {
 namespace {
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kTuneFooter = R"(Examples:
   qturn tune --model Qwen2.5-0.5B
   qturn tune --model Llama-3.1-8B --tokens 1,16,512 --roles fprop,dgrad,wgrad --time-limit 3600
   qturn tune --shape 1..16x4096x14336 --type f32
@@ -174,7 +174,7 @@ int tune(const WorkOptions& work, const GlobalOptions& global, const TuneOptions
 std::function<int()> register_tune(CLI::App& app) {
   auto* command =
       app.add_subcommand("tune", "Find and store the fastest right plan for each problem");
-  command->footer(kFooter);
+  command->footer(kTuneFooter);
   auto work = std::make_shared<WorkOptions>();
   auto global = std::make_shared<GlobalOptions>();
   auto options = std::make_shared<TuneOptions>();
