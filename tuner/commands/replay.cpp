@@ -14,7 +14,7 @@
 namespace quarterturn {
 namespace {
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kReplayFooter = R"(Examples:
   qturn tune --shape 1..16x512x512 --exhaustive --db all.db
   qturn replay --db all.db --record recordings
   qturn replay recordings/*.gz --strategy learned,predicted,random --seeds 20
@@ -136,7 +136,7 @@ int run(const GlobalOptions& global, const ReplayOptions& options) {
 std::function<int()> register_replay(CLI::App& app) {
   auto* command =
       app.add_subcommand("replay", "Run search strategies on recorded trials, without a device");
-  command->footer(kFooter);
+  command->footer(kReplayFooter);
   auto global = std::make_shared<GlobalOptions>();
   auto options = std::make_shared<ReplayOptions>();
   add_database(*command, *global);
