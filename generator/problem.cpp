@@ -334,9 +334,10 @@ Status check_bias_gradient(const Problem& p) {
 Status check_quantized_result(const Problem& p) {
   if (p.op != Op::gemm_quantize) return {};
   if (p.grouping != Grouping::none)
-    return bad(fmt::format("op = gemm_quantize with grouping = {}: quantise what a grouped product "
-                           "gives in a call of its own",
-                           name_of(p.grouping)));
+    return bad(
+        fmt::format("op = gemm_quantize with grouping = {}: quantise what a grouped product "
+                    "gives in a call of its own",
+                    name_of(p.grouping)));
   const auto columns =
       Extent{output_columns(p.epilogue, p.n.lo), output_columns(p.epilogue, p.n.hi)};
   if (p.copies != Copies::columns)

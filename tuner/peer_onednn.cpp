@@ -15,19 +15,23 @@ namespace quarterturn {
 namespace {
 
 // The functions we call, under their own names, bound by dlsym.
-#define QTURN_DNNL_ENTRIES(X)                                                                \
-  X(dnnl_version)                                                                            \
-  X(dnnl_engine_create)                                                                      \
-  X(dnnl_stream_create)                                                                      \
-  X(dnnl_stream_wait)                                                                        \
-  X(dnnl_memory_desc_init_by_tag)                                                            \
-  X(dnnl_memory_desc_get_size)                                                               \
-  X(dnnl_memory_create)                                                                      \
-  X(dnnl_matmul_desc_init)                                                                   \
-  X(dnnl_primitive_desc_create) X(dnnl_primitive_desc_query_md) X(dnnl_primitive_create)     \
-      X(dnnl_primitive_execute) X(dnnl_reorder_primitive_desc_create) X(dnnl_memory_destroy) \
-          X(dnnl_primitive_destroy) X(dnnl_primitive_desc_destroy) X(dnnl_stream_destroy)    \
-              X(dnnl_engine_destroy)
+#define QTURN_DNNL_ENTRIES(X)           \
+  X(dnnl_version)                       \
+  X(dnnl_engine_create)                 \
+  X(dnnl_stream_create)                 \
+  X(dnnl_stream_wait)                   \
+  X(dnnl_memory_desc_init_by_tag)       \
+  X(dnnl_memory_desc_get_size)          \
+  X(dnnl_memory_create)                 \
+  X(dnnl_matmul_desc_init)              \
+  X(dnnl_primitive_desc_create)         \
+  X(dnnl_primitive_desc_query_md)       \
+  X(dnnl_primitive_create)              \
+  X(dnnl_primitive_execute)             \
+  X(dnnl_reorder_primitive_desc_create) \
+  X(dnnl_memory_destroy)                \
+  X(dnnl_primitive_destroy)             \
+  X(dnnl_primitive_desc_destroy) X(dnnl_stream_destroy) X(dnnl_engine_destroy)
 
 struct Api {
 #define X(name) decltype(&::name) name = nullptr;

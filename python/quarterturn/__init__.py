@@ -96,12 +96,12 @@ def _set(struct, members):
             lo, hi = value if isinstance(value, tuple) else (value, value)
             value = ABI.structs["extent"](lo, hi)
         elif isinstance(value, str):
-            value = ABI.value(_PREFIXES[name], value if value != "none" or name.endswith("s")
-                              else _NONE.get(name, value))
+            value = ABI.value(_PREFIXES[name], _NONE.get(name, value) if value == "none" else value)
         setattr(struct, name, value)
     return struct
 
 
+# Where the constant of "none" carries a prefix that the member's other constants lack.
 _NONE = {"a_type": "type_none", "b_type": "type_none", "d_type": "type_none", "role": "role_none",
          "grouping": "grouping_none"}
 

@@ -153,11 +153,11 @@ QT_FN void release(u32 empty, u32 lane) {
   }
 }
 
-/// One tile's sums over all of K, for this group's rows. sums[i][..]: rows 64 i on. `S` says where
-/// stages and barriers lie, as Shared90 does.
-template <class Config, class S, class Sum, int high, int width>
+/// One tile's sums over all of K, for this group's rows. sums[i][..]: rows 64 i on.
+template <class Config, class Sum, int high, int width>
 QT_FN void multiply_tile(Sum (&sums)[high][width], u32 k_blocks, u32 base, u32 group, u32 lane,
                          Ring& ring) {
+  using S = Shared90<Config>;
   const auto full = [&](const Ring& r) { return base + S::full_at + 8u * r.stage; };
   const auto empty = [&](u32 stage) { return base + S::empty_at + 8u * stage; };
   const auto a_tile = [&](u32 stage) {
@@ -326,7 +326,7 @@ QT_FN void multiply_and_store(const qt_args& args, const Tiles<Config>& tiles, u
     }
 
     Sum sums[high][width];
-    multiply_tile<Config, S>(sums, k_blocks, base, group, lane, ring);
+    multiply_tile<Config>(sums, k_blocks, base, group, lane, ring);
 
     bool unfit = false;
     QT_UNROLL

@@ -46,7 +46,7 @@ QT_FN void load_block(Raw<type>& raw, const void* base, i64 from, int valid, boo
         reinterpret_cast<const Words4*>(static_cast<const u8*>(base) + from * bytes_of(type));
     QT_UNROLL
     for (int i = 0; i < Raw<type>::words / 4; ++i) {
-      const Words4 v = load_readonly(at + i);
+      const Words4 v = load_words(at + i);
       QT_UNROLL
       for (int w = 0; w < 4; ++w) raw.word[4 * i + w] = v.word[w];
     }

@@ -10,7 +10,7 @@ namespace qt::cuda {
 
 /// 16 bytes of codes, at a multiple of 16 or not.
 QT_FN Words4 load_codes(const u8* from, bool aligned) {
-  if (aligned) return load_readonly(reinterpret_cast<const Words4*>(from));
+  if (aligned) return load_words(reinterpret_cast<const Words4*>(from));
   Words4 v = {};
   QT_UNROLL
   for (u32 i = 0; i < 16u; ++i) v.word[i / 4u] |= u32(from[i]) << (8u * (i % 4u));

@@ -151,17 +151,9 @@ QT_FN Words2 load_global(const Words2* p) {
                : "memory");
   return v;
 }
-/// Not by the read-only path (.nc), here and below: a kernel may be there before the one in front
-/// of it, which writes what it reads, has ended. Read once: not kept in L1.
-QT_FN Words4 load_streaming(const Words4* p) {
-  Words4 v;
-  asm volatile("ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
-               : "l"(p));
-  return v;
-}
-/// Never written during the kernel; kept in L1, because neighbours read the rest of the line.
-QT_FN Words4 load_readonly(const Words4* p) {
+/// What the compiler may move among other memory accesses. Not by the read-only path (.nc): a
+/// kernel may be there before the one in front of it, which writes what it reads, has ended.
+QT_FN Words4 load_words(const Words4* p) {
   Words4 v;
   asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
@@ -245,11 +237,6 @@ QT_FN void store_shared_4(u32 at, const Words4& v) {
 /// the rest become zero.
 QT_FN void copy_async_16(u32 to, const void* from, u32 valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid)
-               : "memory");
-}
-/// The same of 4 bytes.
-QT_FN void copy_async_4(u32 to, const void* from, u32 valid) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(valid)
                : "memory");
 }
 QT_FN void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }

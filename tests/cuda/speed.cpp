@@ -468,6 +468,8 @@ void packed_speeds(Device& device, Meter& meter, const std::vector<unsigned char
         },
         0.06);
     // Its steps on their own, back to back.
+    const Step& product = plan.main_step();
+    const auto a_layout = find_family(product.variant.family)->a_layout(p, product.variant);
     std::string steps;
     for (const auto& step : plan.steps) {
       const auto part = step_problem(p, device.target(), plan, step.kind);
@@ -475,10 +477,10 @@ void packed_speeds(Device& device, Meter& meter, const std::vector<unsigned char
       if (!alone.ok()) continue;
       qt_args own = args;
       const bool quantises = step.kind == StepKind::quantize_a;
-      const auto packed = packed_operand(Layout::e5m2, s.m, s.k, 32, workspace.data(),
-                                         workspace.data(s.m * s.k + 4096));
+      const auto packed =
+          packed_operand(a_layout, s.m, s.k, 32, workspace.data(), workspace.data(16 << 20));
       (quantises ? own.d : own.a) = packed;
-      own.workspace = workspace.data(2 << 20);
+      own.workspace = workspace.data(32 << 20);
       const auto spent = meter.read(
           [&](int i) {
             const auto set = static_cast<std::size_t>(i % sets);
