@@ -330,6 +330,29 @@ Status take_norm(const Problem& p, const qturn_args& given, const Sizes& s, Span
   return {};
 }
 
+/// The caller's noise: words of the call itself, and words that kernels read when they run.
+Status take_noise(const qturn_args& given, Span& seed, Span& stream, qt_args& out) {
+  if (given.noise_operand > 2)
+    return invalid(
+        fmt::format("noise_operand = {}: 0 (as A), 1 (as B) or 2 (as a product's result)",
+                    given.noise_operand));
+  if (given.noise_seed_at)
+    if (auto status = check_pointer("noise_seed_at", given.noise_seed_at, 8); !status.ok())
+      return status;
+  if (given.noise_stream_at)
+    if (auto status = check_pointer("noise_stream_at", given.noise_stream_at, 4); !status.ok())
+      return status;
+  out.noise_seed = given.noise_seed;
+  out.stream = given.noise_stream;
+  out.operand = given.noise_operand;
+  static_assert(sizeof(unsigned long long) == sizeof *given.noise_seed_at);
+  out.noise_seed_at = reinterpret_cast<const unsigned long long*>(given.noise_seed_at);
+  out.noise_stream_at = given.noise_stream_at;
+  seed = span_of("noise_seed_at", given.noise_seed_at, given.noise_seed_at ? 8 : 0);
+  stream = span_of("noise_stream_at", given.noise_stream_at, given.noise_stream_at ? 4 : 0);
+  return {};
+}
+
 Status take_bias_gradient(const Problem& p, const qturn_args& given, const Sizes& s, Span& span,
                           qt_args& out) {
   if (p.bias_gradient == BiasGradient::none) {
@@ -431,15 +454,9 @@ Status bind(const PreparedPlan& plan, const qturn_args& given, const qturn_opera
   args.d = bound_d.tensor;
   args.d2 = bound_d2.tensor;
   args.z = bound_z.tensor;
-  args.noise_seed = given.noise_seed;
-  args.stream = given.noise_stream;
-  args.operand = given.noise_operand;
-  if (given.noise_operand > 2)
-    return invalid(
-        fmt::format("noise_operand = {}: 0 (as A), 1 (as B) or 2 (as a product's result)",
-                    given.noise_operand));
   if (auto status = take_signs(p, given.a, b, args); !status.ok()) return status;
-  Span c, bias, aux, norm, sums_span, workspace;
+  Span c, bias, aux, norm, seed, stream, sums_span, workspace;
+  if (auto status = take_noise(given, seed, stream, args); !status.ok()) return status;
   if (auto status = take_epilogue(p, given, s, bound_d, c, bias, aux, args); !status.ok())
     return status;
   if (auto status = take_norm(p, given, s, norm, args); !status.ok()) return status;
@@ -447,8 +464,9 @@ Status bind(const PreparedPlan& plan, const qturn_args& given, const qturn_opera
   if (auto status = take_place(p, given, s, out); !status.ok()) return status;
   if (auto status = take_workspace(plan, given, workspace, args); !status.ok()) return status;
 
-  const Span read[] = {bound_a.data, bound_a.scales, bound_b.data, bound_b.scales, c, bias,
-                       aux,          norm,           groups,       workspace};
+  const Span read[] = {
+      bound_a.data, bound_a.scales, bound_b.data, bound_b.scales, c,      bias,
+      aux,          norm,           groups,       seed,           stream, workspace};
   const Span written[] = {bound_d.data,    bound_d.scales, bound_d2.data,
                           bound_d2.scales, bound_z.data,   sums_span};
   for (std::size_t i = 0; i < std::size(written); ++i) {

@@ -34,6 +34,8 @@ struct qt_args {
   unsigned int sign_mask[8];      // fixed signs: bit j flips element j of a rotation segment
   unsigned int stream;   // Philox counter word chosen by the caller (layer, step, microbatch)
   unsigned int operand;  // Philox counter word: 0 for A, 1 for B
+  const unsigned long long* noise_seed_at;  // where kernels read the seed; null: noise_seed
+  const unsigned int* noise_stream_at;      // what they read and add to `stream`; null: nothing
   long long row0, k0, k_global;  // this call's place in a sharded operand; k_global 0 = k
   void* workspace;
   long long workspace_bytes;

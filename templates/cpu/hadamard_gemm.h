@@ -42,7 +42,7 @@ QT_CPU_NOINLINE void quantize_rows(const qt_args* args, const PartOfD& d, i64 k,
                      d.rows,
                      k,
                      {Layout::int8_blocks, codes, scales, 0, 0, blocks},
-                     {args->noise_seed, args->stream, noise_lane(0, 0)},
+                     noise_of(*args, 0, 0),
                      args->row0 + d.row,
                      args->k0,
                      args->k_global > 0 ? args->k_global : k};

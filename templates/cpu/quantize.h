@@ -94,7 +94,7 @@ QT_FN Copy row_copy(const Config& config, const qt_args* args, i64 batch, i64 m,
       m,
       k,
       destination_of(args->d, config.d_layout, batch, QuantizeParts::up(k, unit) / kBlock),
-      {args->noise_seed, args->stream, noise_lane(args->operand, 0)},
+      noise_of(*args, args->operand, 0),
       args->row0,
       args->k0,
       args->k_global > 0 ? args->k_global : k};
@@ -115,7 +115,7 @@ QT_FN Copy column_copy(const Config& config, const qt_args* args, i64 batch, i64
       m,
       destination_of(alone ? args->d : args->d2, config.d_layout, batch,
                      QuantizeParts::up(m, unit) / kBlock),
-      {args->noise_seed, args->stream, noise_lane(args->operand, 1)},
+      noise_of(*args, args->operand, 1),
       alone ? args->row0 : args->k0,
       alone ? args->k0 : args->row0,
       alone && args->k_global > 0 ? args->k_global : m};

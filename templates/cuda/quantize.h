@@ -36,7 +36,7 @@ QT_FN void quantize_rows(const qt_args& args, i64 batch, u32 first_row, u32 last
   const u32 blocks = u32(round_up(k, padding_unit(g)) / 32);
   const u32 total = (last_row - first_row) * blocks;
   const SignMask mask = signs_of<Config>(args);
-  const Noise noise = {args.noise_seed, args.stream, noise_lane(args.operand, 0)};
+  const Noise noise = noise_of(args, args.operand, 0);
   const i64 k_global = args.k_global > 0 ? args.k_global : k;
   const RowsOfX<Config> from(args, batch, k);
   const Copy to = copy_of<Config>(args.d, batch, blocks);
@@ -107,7 +107,7 @@ QT_FN void quantize_columns(const qt_args& args, const qt_tensor& to, i64 batch,
   const u32 segment = lane / 4u;
   const u32 block = first_row / 32u + segment;
   const SignMask mask = signs_of<Config>(args);
-  const Noise noise = {args.noise_seed, args.stream, noise_lane(args.operand, 1)};
+  const Noise noise = noise_of(args, args.operand, 1);
   const ColumnPlace place = column_place<Config>(args);
   const Copy copy = copy_of<Config>(to, batch, padded / 32);
   u32 raw[32];
@@ -164,7 +164,7 @@ QT_FN void quantize_by_teams(const qt_args& args, i64 batch, u32 group, u32 thre
   const bool row_exists = row < args.m;
 
   const SignMask mask = signs_of<Config>(args);
-  const Noise noise = {args.noise_seed, args.stream, noise_lane(args.operand, 0)};
+  const Noise noise = noise_of(args, args.operand, 0);
   const i64 k_global = args.k_global > 0 ? args.k_global : k;
   const RowsOfX<Config> from(args, batch, k);
   const u32 lane = thread % 32u;

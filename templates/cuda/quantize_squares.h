@@ -62,7 +62,7 @@ QT_FN void quantize_squares(const Config&, const qt_args& args) {
     for (u32 j = 0; j < 32u; ++j) store_shared_f32(place + lane * pitch + j * 4u, x[j]);
   }
   if constexpr (by_rows) {
-    const Noise noise = {args.noise_seed, args.stream, noise_lane(args.operand, 0)};
+    const Noise noise = noise_of(args, args.operand, 0);
     u32 packed[4];
     const u32 byte =
         quantize_in_square<Config>(x, largest, noise,
@@ -79,7 +79,7 @@ QT_FN void quantize_squares(const Config&, const qt_args& args) {
     for (u32 j = 0; j < 32u; ++j) x[j] = load_shared_f32(place + j * pitch + lane * 4u);
     const u32 column = x_block * 32u + lane;
     const ColumnPlace at = column_place<Config>(args);
-    const Noise noise = {args.noise_seed, args.stream, noise_lane(args.operand, 1)};
+    const Noise noise = noise_of(args, args.operand, 1);
     u32 packed[4];
     const u32 byte = quantize_in_square<Config>(
         x, largest, noise, noise_position(column, i64(y) * 32, at.row0, at.k0, at.k_global),

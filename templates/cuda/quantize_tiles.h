@@ -142,6 +142,8 @@ QT_FN void quantize_tiles(const Config&, const qt_args& args) {
   const SignMask mask = signs_of<Config>(args);
   const u32 row_blocks = u32(round_up(k, padding_unit(g)) / 32);
   const u32 column_blocks = u32(round_up(args.m, padding_unit(g)) / 32);
+  const Noise row_noise = noise_of(args, args.operand, 0);
+  const Noise column_noise = noise_of(args, args.operand, 1);
   const ColumnPlace down_place = column_place<Config>(args);
   const Copy rows_copy = copy_of<Config>(args.d, batch, row_blocks);
   const Copy columns_copy = copy_of<Config>(by_rows ? args.d2 : args.d, batch, column_blocks);
@@ -188,10 +190,9 @@ QT_FN void quantize_tiles(const Config&, const qt_args& args) {
       const u32 block = x / 32u + half;
       const float largest =
           rotate_over_lanes<g, has_signs>(v, block_signs<g>(mask, block), lane, 1u);
-      const Noise noise = {args.noise_seed, args.stream, noise_lane(args.operand, 0)};
       u32 packed[4];
       const u32 byte = quantize_sums<Config::scale_rule, Config::rounding, g>(
-          v, largest, noise,
+          v, largest, row_noise,
           noise_position(y + row, i64(block) * 32, args.row0, args.k0,
                          args.k_global > 0 ? args.k_global : k),
           packed);
@@ -217,10 +218,9 @@ QT_FN void quantize_tiles(const Config&, const qt_args& args) {
       const u32 block = y / 32u + segment;
       const float largest =
           rotate_over_lanes<g, has_signs>(v, block_signs<g>(mask, block), lane, 1u);
-      const Noise noise = {args.noise_seed, args.stream, noise_lane(args.operand, 1)};
       u32 packed[4];
       const u32 byte = quantize_sums<Config::scale_rule, Config::rounding, g>(
-          v, largest, noise,
+          v, largest, column_noise,
           noise_position(x + column, i64(block) * 32, down_place.row0, down_place.k0,
                          down_place.k_global),
           packed);

@@ -9,6 +9,7 @@
 #ifndef QT_MXFP4_NOISE_H
 #define QT_MXFP4_NOISE_H
 
+#include "args.h"
 #include "mxfp4/e2m1.h"
 #include "mxfp4/philox.h"
 
@@ -22,6 +23,13 @@ struct Noise {
 
 /// operand 0 is A, 1 is B; transposed is 1 for the column-wise copy, whose noise is independent.
 QT_FN u32 noise_lane(u32 operand, u32 transposed) { return operand + 4u * transposed; }
+
+/// The noise of this call, as its arguments and the memory that they point to say.
+QT_FN Noise noise_of(const qt_args& args, u32 operand, u32 transposed) {
+  return {args.noise_seed_at ? u64(*args.noise_seed_at) : u64(args.noise_seed),
+          args.stream + (args.noise_stream_at ? *args.noise_stream_at : 0u),
+          noise_lane(operand, transposed)};
+}
 
 /// Where element (i, k) of this call lies in the copy being written: k_global is the whole
 /// operand's K, row0 and k0 this call's place in it. k0 is a multiple of 32, as blocks do not

@@ -230,16 +230,7 @@ TEST_CASE("cuda_api.quantised codes and scales are the oracle's") {
   const Bf16 x(most * k, 6);
   const Buffer x_memory(gpu, x.bits);
   for (const int32_t rounding : {QTURN_RNE, QTURN_SR16}) {
-    qturn_problem p;
-    qturn_problem_init(&p);
-    p.op = QTURN_OP_QUANTIZE;
-    p.m = {0, most};
-    p.k = {k, k};
-    p.a_type = QTURN_BF16;
-    p.d_type = QTURN_MXFP4;
-    p.rotation = 64;
-    p.a_rounding = rounding;
-    const auto plan = library.prepare(p);
+    const auto plan = library.prepare(quantizing(most, k, 64, rounding));
     for (const int64_t m : {most, int64_t{1}}) {
       const Stream stream(gpu);
       qturn_args args;

@@ -151,10 +151,11 @@ struct Library {
   std::string log;
   Context context;
 
-  Library() {
+  explicit Library(int ordinal = 0) {
     qturn_context_options options;
     qturn_context_options_init(&options);
     options.backend = QTURN_BACKEND_CUDA;
+    options.device = ordinal;
     options.database = database.c_str();
     options.code_cache = shared_code().c_str();
     options.log = [](void* user, int32_t, const char* message) {
@@ -188,6 +189,20 @@ inline qturn_problem linear(int64_t m_hi, int64_t n, int64_t k, int32_t b_type, 
   p.b_type = b_type;
   p.d_type = d_type;
   p.rotation = 32;
+  return p;
+}
+
+/// Codes and scales of X [m, k], m from 0 to m_hi, row by row in layout plain.
+inline qturn_problem quantizing(int64_t m_hi, int64_t k, int32_t rotation, int32_t rounding) {
+  qturn_problem p;
+  qturn_problem_init(&p);
+  p.op = QTURN_OP_QUANTIZE;
+  p.m = {0, m_hi};
+  p.k = {k, k};
+  p.a_type = QTURN_BF16;
+  p.d_type = QTURN_MXFP4;
+  p.rotation = rotation;
+  p.a_rounding = rounding;
   return p;
 }
 

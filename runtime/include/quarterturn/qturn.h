@@ -268,6 +268,11 @@ typedef struct qturn_args {
   float alpha, beta;       /* 1 and 0 by qturn_args_init; beta 0 does not read c */
   uint64_t noise_seed;     /* stochastic rounding: Philox4x32-7 key */
   uint32_t noise_stream;   /* a counter word of the caller's: from layer, step and microbatch */
+  /* For captured graphs, whose noise has to change from replay to replay: in the memory that kernels
+   * read (device memory on a GPU), at multiples of 8 and 4 bytes, read when the work runs. The seed
+   * replaces noise_seed; the stream is added to noise_stream, modulo 2^32. NULL: not used. */
+  const uint64_t* noise_seed_at;
+  const uint32_t* noise_stream_at;
   /* quantize alone: 0 draws as operand A of a product does, 1 as B, 2 as gemm_quantize's result */
   uint32_t noise_operand;
   /* Where a shard lies in the whole operand, for the noise: the first row of A (or X) and of B, the
