@@ -25,11 +25,12 @@ constexpr std::int64_t kMostSpillBytes = 64;
 
 constexpr std::int64_t kStaging = 4 << 20;  // bytes of a pinned buffer that downloads pass through
 
-// "sm_90a": the architecture with its own features, so that wgmma and the like are there. From
-// Blackwell on the family form serves every chip of the family.
+// "sm_90a": the architecture with its own features, so that wgmma and the like are there. For
+// Blackwell the family form serves every chip of the family. A chip that is newer than this library
+// gets the plain form, which an older NVRTC can serve by PTX.
 std::string arch_of(int major, int minor) {
   const int capability = major * 10 + minor;
-  const char* suffix = capability >= 100 ? "f" : capability == 90 ? "a" : "";
+  const char* suffix = capability == 90 ? "a" : capability >= 100 && capability < 130 ? "f" : "";
   return fmt::format("sm_{}{}", capability, suffix);
 }
 

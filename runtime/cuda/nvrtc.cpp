@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <optional>
@@ -23,6 +25,8 @@ using nvrtcResult = int;
 // functions.
 constexpr const char* kProgramName = "quarterturn.cu";
 
+constexpr nvrtcResult kBuiltinOperationFailed = 7;  // NVRTC_ERROR_BUILTIN_OPERATION_FAILURE
+
 struct NvrtcApi {
   nvrtcResult (*nvrtcVersion)(int*, int*) = nullptr;
   nvrtcResult (*nvrtcGetNumSupportedArchs)(int*) = nullptr;
@@ -33,6 +37,8 @@ struct NvrtcApi {
   nvrtcResult (*nvrtcDestroyProgram)(nvrtcProgram*) = nullptr;
   nvrtcResult (*nvrtcGetCUBINSize)(nvrtcProgram, std::size_t*) = nullptr;
   nvrtcResult (*nvrtcGetCUBIN)(nvrtcProgram, char*) = nullptr;
+  nvrtcResult (*nvrtcGetPTXSize)(nvrtcProgram, std::size_t*) = nullptr;
+  nvrtcResult (*nvrtcGetPTX)(nvrtcProgram, char*) = nullptr;
   nvrtcResult (*nvrtcGetProgramLogSize)(nvrtcProgram, std::size_t*) = nullptr;
   nvrtcResult (*nvrtcGetProgramLog)(nvrtcProgram, char*) = nullptr;
   const char* (*nvrtcGetErrorString)(nvrtcResult) = nullptr;
@@ -71,6 +77,22 @@ std::vector<std::string> toolkit_folders() {
   return out;
 }
 
+std::string builtins_name(const NvrtcIdentity& identity) {
+  return fmt::format("libnvrtc-builtins.so.{}.{}", identity.major, identity.minor);
+}
+
+// NVRTC opens its built-ins by name alone when it first compiles. Where the loader would not find
+// them, the copy that belongs to this NVRTC lies beside it.
+void open_builtins(const NvrtcIdentity& identity) {
+  std::error_code error;
+  const std::filesystem::path given(identity.path);
+  const auto real = std::filesystem::canonical(given, error);
+  std::vector<std::string> folders = {given.parent_path().string()};
+  if (!error) folders.push_back(real.parent_path().string());
+  // Stays open, as NVRTC itself does. A failure is told by the compile that needs it.
+  (void)VendorLibrary::open({}, {builtins_name(identity)}, folders);
+}
+
 Result<NvrtcApi*> load(int driver_major, const std::string& override_path) {
   std::vector<std::string> sonames;
   for (const int major : {13, 12})
@@ -100,6 +122,8 @@ Result<NvrtcApi*> load(int driver_major, const std::string& override_path) {
                      bind(lib, "nvrtcDestroyProgram", api->nvrtcDestroyProgram) &&
                      bind(lib, "nvrtcGetCUBINSize", api->nvrtcGetCUBINSize) &&
                      bind(lib, "nvrtcGetCUBIN", api->nvrtcGetCUBIN) &&
+                     bind(lib, "nvrtcGetPTXSize", api->nvrtcGetPTXSize) &&
+                     bind(lib, "nvrtcGetPTX", api->nvrtcGetPTX) &&
                      bind(lib, "nvrtcGetProgramLogSize", api->nvrtcGetProgramLogSize) &&
                      bind(lib, "nvrtcGetProgramLog", api->nvrtcGetProgramLog) &&
                      bind(lib, "nvrtcGetErrorString", api->nvrtcGetErrorString);
@@ -108,6 +132,7 @@ Result<NvrtcApi*> load(int driver_major, const std::string& override_path) {
   auto& identity = api->identity;
   identity.path = lib.path();
   api->nvrtcVersion(&identity.major, &identity.minor);
+  open_builtins(identity);
   return api;
 }
 
@@ -128,6 +153,36 @@ std::string first_errors(const std::string& log) {
       ++shown;
     }
   return out.empty() ? "\n  " + log.substr(0, 800) : out;
+}
+
+// What to ask NVRTC for, and what it then gives.
+struct Wanted {
+  std::string arch;
+  enum class Form { cubin, ptx } form = Form::cubin;
+};
+
+// A chip that is newer than this NVRTC gets PTX of the newest architecture that NVRTC knows, which
+// the driver finishes. Features that only one chip (a) or family (f) has are never dropped.
+Result<Wanted> wanted_for(const NvrtcApi& api, std::string_view arch) {
+  int capability = 0;
+  const auto digits = arch.substr(std::min<std::size_t>(arch.size(), 3));
+  const auto [end, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), capability);
+  int count = 0;
+  std::vector<int> known;
+  if (api.nvrtcGetNumSupportedArchs(&count) == 0 && count > 0) {
+    known.resize(static_cast<std::size_t>(count));
+    api.nvrtcGetSupportedArchs(known.data());
+  }
+  const int newest = known.empty() ? 0 : *std::max_element(known.begin(), known.end());
+  if (error != std::errc() || newest == 0 || capability <= newest)
+    return Wanted{std::string(arch), Wanted::Form::cubin};
+  if (end == digits.data() + digits.size())
+    return Wanted{fmt::format("compute_{}", newest), Wanted::Form::ptx};
+  return Status(Code::compile_failed,
+                fmt::format("NVRTC {}.{} knows architectures up to sm_{}, not {}: install a newer "
+                            "CUDA toolkit's NVRTC, or name one in QTURN_NVRTC",
+                            api.identity.major, api.identity.minor, newest, arch));
 }
 
 // The number that stands before `what` in `log` ("8 bytes spill stores" -> 8), the largest of all.
@@ -177,15 +232,18 @@ Result<Cubin> nvrtc_compile(std::string_view text, std::string_view arch,
   auto found = nvrtc();
   if (!found.ok()) return found.status();
   const NvrtcApi& api = **found;
-  std::vector<std::string> options = {fmt::format("--gpu-architecture={}", arch),
+  const auto wanted = wanted_for(api, arch);
+  if (!wanted.ok()) return wanted.status();
+  const bool ptx = wanted->form == Wanted::Form::ptx;
+  std::vector<std::string> options = {fmt::format("--gpu-architecture={}", wanted->arch),
                                       "--std=c++17",
                                       "--fmad=false",
                                       "--ftz=false",
                                       "--prec-div=true",
                                       "--prec-sqrt=true",
                                       "--device-as-default-execution-space",
-                                      "--ptxas-options=-v",
                                       "--disable-warnings"};
+  if (!ptx) options.emplace_back("--ptxas-options=-v");
   // ptxas warnings still reach the log; the C++ front end's do not concern the user.
   options.insert(options.end(), flags.begin(), flags.end());
   std::vector<const char*> pointers;
@@ -207,10 +265,20 @@ Result<Cubin> nvrtc_compile(std::string_view text, std::string_view arch,
     cubin.log.resize(size - 1);
   }
   Status status;
-  if (error != 0) {
+  if (error == kBuiltinOperationFailed) {
+    status = Status(Code::no_compiler,
+                    fmt::format("NVRTC cannot open {0}, which belongs to {1}: put it beside that "
+                                "file, or install NVRTC {2}.{3} again",
+                                builtins_name(api.identity), api.identity.path, api.identity.major,
+                                api.identity.minor));
+  } else if (error != 0) {
     status = Status(Code::compile_failed,
                     fmt::format("NVRTC for {}: {}{}", arch, api.nvrtcGetErrorString(error),
                                 first_errors(cubin.log)));
+  } else if (ptx) {
+    api.nvrtcGetPTXSize(program, &size);
+    cubin.code.resize(size);
+    api.nvrtcGetPTX(program, cubin.code.data());
   } else if (api.nvrtcGetCUBINSize(program, &size) != 0 || size == 0) {
     status = Status(
         Code::compile_failed,

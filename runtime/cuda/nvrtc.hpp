@@ -12,7 +12,7 @@
 namespace quarterturn::cuda {
 
 struct Cubin {
-  std::string code;
+  std::string code;               ///< a cubin, or PTX for a chip that is newer than NVRTC
   std::string log;                ///< what NVRTC and ptxas said
   std::int64_t registers = 0;     ///< of one thread
   std::int64_t spill_bytes = 0;   ///< stores and loads together
@@ -39,8 +39,10 @@ Status nvrtc_open(int driver_major = 0, const std::string& override_path = {});
 /// Architectures it compiles for, as numbers (90 for sm_90).
 Result<std::vector<int>> nvrtc_architectures();
 
-/// Compiles one translation unit for a real architecture ("sm_90a"). Thread-safe; the process's
-/// locale and signal state stay as they are. On failure the status holds the log's first errors.
+/// Compiles one translation unit for a real architecture ("sm_90a"). For one that is newer than
+/// NVRTC and asks for no features of its own ("sm_130"), the code is PTX of the newest that NVRTC
+/// knows, with its final 0. Thread-safe; the process's locale and signal state stay as they are. On
+/// failure the status holds the log's first errors.
 Result<Cubin> nvrtc_compile(std::string_view text, std::string_view arch,
                             const std::vector<std::string>& flags);
 

@@ -2,7 +2,10 @@
 #include "runtime/cuda/backend.hpp"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
+#include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -29,6 +32,12 @@ Problem rotating() {
 Source source_for(const Target& target) {
   const Family& family = cuda::hadamard();
   return family.emit(rotating(), target, family.default_variant(rotating(), target));
+}
+
+std::string flat(const Source& source) {
+  auto text = flatten(source);
+  REQUIRE_MESSAGE(text.ok(), text.status().message());
+  return std::move(*text);
 }
 
 std::unique_ptr<Backend> open(const test::TemporaryFolder& folder, const std::string& target) {
@@ -87,6 +96,55 @@ TEST_CASE("cuda_backend.a source that does not compile is told with the compiler
   const auto binary = backend->compile(source);
   CHECK(binary.status().code() == Code::compile_failed);
   CHECK(binary.status().message().find("no_such_name") != std::string::npos);
+}
+
+TEST_CASE("cuda_backend.a chip newer than NVRTC gets PTX, unless it asks for features of its own") {
+  if (!has_nvrtc()) return;
+  const auto target = parse_target("sm_999");
+  REQUIRE(target.ok());
+  const auto text = flat(source_for(*target));
+  const auto ptx = cuda::nvrtc_compile(text, "sm_999", {});
+  REQUIRE_MESSAGE(ptx.ok(), ptx.status().message());
+  CHECK(ptx->code.find(".target sm_1") != std::string::npos);
+  CHECK(ptx->code.back() == 0);
+  const auto refused = cuda::nvrtc_compile(text, "sm_999a", {});
+  CHECK(refused.status().code() == Code::compile_failed);
+  CHECK(refused.status().message().find("knows architectures up to sm_") != std::string::npos);
+  CHECK(refused.status().message().find("QTURN_NVRTC") != std::string::npos);
+}
+
+// A copy of NVRTC in a folder of its own, with or without its built-ins, used by its helper program
+// under a loader that has no list of installed libraries.
+TEST_CASE("cuda_backend.NVRTC's built-ins are found beside it, or their absence is told by name") {
+  if (!has_nvrtc()) return;
+  namespace fs = std::filesystem;
+  const test::TemporaryFolder folder;
+  const auto identity = cuda::nvrtc_identity();
+  const fs::path library = fs::canonical(identity->path);
+  const auto name = fmt::format("libnvrtc-builtins.so.{}.{}", identity->major, identity->minor);
+  const auto beside = library.parent_path() / name;
+  REQUIRE_MESSAGE(fs::exists(beside), beside.string());
+  const auto copy = folder.file("libnvrtc.so.x");
+  fs::copy_file(library, copy);
+  std::ofstream(folder.file("kernel.cu")) << flat(source_for(*parse_target("sm_90a")));
+  const auto compile = [&] {
+    const auto command = fmt::format(
+        "/lib64/ld-linux-x86-64.so.2 --inhibit-cache '{}' '{}' sm_90a '{}' '{}' 2>&1",
+        QTURN_NVRTC_HELPER, copy, folder.file("kernel.cu"), folder.file("kernel.cubin"));
+    std::string said;
+    FILE* out = popen(command.c_str(), "r");
+    REQUIRE(out);
+    char part[512];
+    while (fgets(part, sizeof part, out)) said += part;
+    return std::pair(pclose(out) == 0, said);
+  };
+  const auto [without, message] = compile();
+  CHECK(!without);
+  CHECK_MESSAGE(message.find(name) != std::string::npos, message);
+  CHECK(message.find(copy) != std::string::npos);
+  fs::create_symlink(beside, folder.file(name));
+  const auto [with, log] = compile();
+  CHECK_MESSAGE(with, log);
 }
 
 TEST_CASE("cuda_backend.without a driver everything but compiling says that there is none") {
