@@ -1,8 +1,10 @@
 #include "generator/problem.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <charconv>
+#include <vector>
 
 #include "generator/grouping.hpp"
 
@@ -64,19 +66,26 @@ Status check_extent(std::string_view name, const Extent& extent, std::int64_t le
   return {};
 }
 
+// Rotations that fit `size`, or the sizes that fit at all.
+std::string remedy(std::string_view name, std::int64_t size) {
+  if (size % 32 != 0) return fmt::format("Pad {} to {}", name, round_up(size, 32));
+  std::vector<std::int32_t> fit;
+  for (const std::int32_t rotation : {0, 16, 32, 64, 128, 256})
+    if (rotation <= 32 || size % rotation == 0) fit.push_back(rotation);
+  return fmt::format("Rotations {} fit it", fmt::join(fit, ", "));
+}
+
 // A static contraction axis is a feature dimension: a remainder there is the caller's fault. A
 // run-time one counts tokens and is padded.
 Status check_contraction(std::string_view name, const Extent& extent, const Problem& problem) {
   const std::int64_t unit = padding_unit(problem);
   const bool tokens = problem.role == Role::wgrad || problem.grouping == Grouping::k_grouped;
   if (!extent.is_static() || tokens || extent.lo % unit == 0) return {};
-  return bad(
-      fmt::format("{} = {} is not a multiple of {}: the contraction axis of features must be a "
-                  "multiple of the MX "
-                  "block 32 and of the rotation size ({}). Pad the feature dimension, choose "
-                  "another rotation, or "
-                  "state a run-time range if these are tokens",
-                  name, extent.lo, unit, problem.rotation));
+  return bad(fmt::format(
+      "{} = {} is not a multiple of {}: the contraction axis of features must be a multiple of the "
+      "MX block 32 and of the rotation size ({}). {}, or state a run-time range if these are "
+      "tokens",
+      name, extent.lo, unit, problem.rotation, remedy(name, extent.lo)));
 }
 
 }  // namespace

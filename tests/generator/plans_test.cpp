@@ -72,6 +72,47 @@ TEST_CASE("plans for NVIDIA GPUs check out against their own problem, for few an
             }
 }
 
+TEST_CASE("no plan asks for more shared memory than its chip gives a block") {
+  for (const auto* arch : {"sm_80", "sm_86", "sm_89", "sm_90a", "sm_120f"}) {
+    const auto target = *parse_target(arch);
+    for (const auto role : {Role::fprop, Role::wgrad})
+      for (const Contract contract : {Contract::exact, Contract::fast})
+        for (const std::int64_t width : {2048, 28672}) {
+          auto p = linear(role);
+          p.contract = contract;
+          p.spread = Spread::narrow;
+          p.rotation = 256;
+          p.n = Extent::exactly(4096);
+          (role == Role::wgrad ? p.m : p.k) = Extent::exactly(width);
+          (role == Role::wgrad ? p.k : p.m) = {0, 8192};
+          for (const auto& plan : plans(p, target, 200))
+            for (const auto& step : plan.steps) {
+              const auto part = step_problem(p, target, plan, step.kind);
+              qt_args args{};
+              args.m = part.m.hi;
+              args.n = part.n.hi;
+              args.k = part.k.hi;
+              args.batch = args.groups = 1;
+              const auto launch =
+                  find_family(step.variant.family)->launch(part, step.variant, args, 132);
+              REQUIRE_MESSAGE(launch.shared_bytes <= target.shared_bytes,
+                              arch << ": " << step.variant.text() << " on " << part.key());
+            }
+        }
+  }
+  // Where no row fits, the family says what it can do.
+  Problem long_rows;
+  long_rows.op = Op::quantize;
+  long_rows.m = {0, 64};
+  long_rows.k = Extent::exactly(1 << 20);
+  long_rows.a_type = DType::bf16;
+  long_rows.d_type = DType::mxfp4;
+  long_rows.d_layout = Layout::e5m2;
+  const auto refused = default_plan(long_rows, *parse_target("sm_120f"));
+  REQUIRE(!refused.ok());
+  CHECK(refused.status().message().find("expands rows of at most") != std::string::npos);
+}
+
 TEST_CASE("activations behind groups are refused, not ignored") {
   auto p = linear(Role::fprop);
   p.grouping = Grouping::m_contiguous;

@@ -144,6 +144,32 @@ TEST_CASE("validate ties signs to a rotation and 32x32 scales to none") {
               }).ok());
 }
 
+TEST_CASE("validate says which rotations fit a width, or the width that would") {
+  Problem p;
+  p.op = Op::hadamard_gemm;
+  p.a_type = p.b_type = DType::bf16;
+  p.d_type = DType::bf16;
+  p.n = Extent::exactly(64);
+  struct Width {
+    std::int64_t k;
+    int largest;  // rotation, in powers of two
+    const char* said;
+  };
+  for (const auto& [k, largest, said] :
+       {Width{13696, 128, "Rotations 0, 16, 32, 64, 128 fit it"}, Width{4864, 256, ""},
+        Width{18176, 256, ""}, Width{2880, 64, "Rotations 0, 16, 32, 64 fit it"},
+        Width{192, 64, "Rotations 0, 16, 32, 64 fit it"}, Width{33, 0, "Pad k to 64"},
+        Width{16, 0, "Pad k to 32"}, Width{48, 0, "Pad k to 64"}})
+    for (const std::int32_t rotation : {16, 32, 64, 128, 256}) {
+      p.k = Extent::exactly(k);
+      p.rotation = rotation;
+      const auto status = validate(p);
+      CHECK_MESSAGE(status.ok() == (rotation <= largest), k << " by " << rotation);
+      if (!status.ok())
+        CHECK_MESSAGE(status.message().find(said) != std::string::npos, status.message());
+    }
+}
+
 TEST_CASE("tokens on the contraction axis need no multiple") {
   CHECK(with([](Problem& p) {
           p.role = Role::wgrad;
