@@ -58,9 +58,9 @@ TEST_CASE("qturn_run.each bad argument is named") {
   CHECK(qturn_run(f.plan.get(), nullptr) == invalid);
   f.refused(invalid, "struct_size", [](auto& x) { x.struct_size = 4; });
   std::uint64_t words[2] = {};
-  f.refused(invalid, "noise_seed_at",
+  f.refused(QTURN_MISALIGNED, "noise_seed_at",
             [&](auto& x) { x.noise_seed_at = static_cast<const std::uint64_t*>(moved(words, 4)); });
-  f.refused(invalid, "noise_stream_at", [&](auto& x) {
+  f.refused(QTURN_MISALIGNED, "noise_stream_at", [&](auto& x) {
     x.noise_stream_at = static_cast<const std::uint32_t*>(moved(words, 2));
   });
   f.refused(invalid, "m = -1", [](auto& x) { x.m = -1; });
