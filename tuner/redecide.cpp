@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -11,50 +12,11 @@
 #include "cache/rows.hpp"
 #include "generator/digest.hpp"
 #include "generator/family.hpp"
+#include "tuner/evidence.hpp"
+#include "tuner/site.hpp"
 
 namespace quarterturn {
 namespace {
-
-constexpr double kWidthOfInterval = 2 * 1.96;  // a trial's 95 % interval in standard errors
-constexpr double kSure = 3.29;                 // one error in 2,000 a plan
-constexpr double kLeastError = 1e-3;           // no trial knows its speed-up better than this
-constexpr double kLeastNoise = 2e-3;
-
-struct Known {
-  std::string plan;
-  double sum = 0, weight = 0;  // of log speed-ups, by precision
-  const Trial* latest = nullptr;
-
-  double mean() const { return sum / weight; }
-  double error() const { return 1 / std::sqrt(weight); }
-
-  void add(const Trial& trial) {
-    const double width = std::log(trial.ratio_high) - std::log(trial.ratio_low);
-    const double error = std::max(width / kWidthOfInterval, kLeastError);
-    const double precision = 1 / (error * error);
-    sum += precision * std::log(trial.ratio);
-    weight += precision;
-    if (!latest || std::tie(latest->started, latest->uuid) < std::tie(trial.started, trial.uuid))
-      latest = &trial;
-  }
-};
-
-bool is_usable(const Trial& trial) {
-  return is_evidence(trial.kind) && trial.status == TrialStatus::ok && trial.ratio > 0 &&
-         trial.ratio_low > 0 && trial.ratio_high >= trial.ratio_low;
-}
-
-// "0.10.2" after "0.9.9".
-std::vector<std::int64_t> version_of(const std::string& text) {
-  std::vector<std::int64_t> out{0};
-  for (const char c : text) {
-    if (c == '.')
-      out.push_back(0);
-    else if (c >= '0' && c <= '9')
-      out.back() = out.back() * 10 + (c - '0');
-  }
-  return out;
-}
 
 std::optional<std::string> default_of(const Undecided& entry) {
   const auto problem = parse_problem(entry.problem);
@@ -66,66 +28,54 @@ std::optional<std::string> default_of(const Undecided& entry) {
 }
 
 // As decide() breaks ties.
-auto tie_rank(const Known& known) {
-  return std::tuple(known.latest->spills, known.latest->registers, known.latest->shared_bytes,
-                    hex(sha256(known.plan)));
+auto tie_rank(const std::string& plan, const Trial& trial) {
+  return std::tuple(trial.spills, trial.registers, trial.shared_bytes, hex(sha256(plan)));
 }
 
 std::optional<Winner> decide(const Undecided& entry, const std::vector<Trial>& trials,
                              double zone) {
-  std::vector<std::int64_t> newest;
-  for (const auto& trial : trials)
-    if (is_usable(trial)) newest = std::max(newest, version_of(trial.env->library));
-  std::map<std::string, Known> all;
-  double noise = kLeastNoise;
-  const Trial* latest = nullptr;
-  std::int64_t evidence = 0;
-  for (const auto& trial : trials) {
-    evidence += is_evidence(trial.kind);
-    if (!is_usable(trial) || version_of(trial.env->library) != newest) continue;
-    auto& known = all[trial.plan];
-    known.plan = trial.plan;
-    known.add(trial);
-    noise = std::max(noise, trial.noise);
-    if (!latest || latest->started < trial.started) latest = &trial;
-  }
-  if (!latest) return std::nullopt;
-  const auto qualifies = [&](const Known& known) {
-    return known.mean() - kSure * known.error() > noise && known.mean() > std::log1p(zone);
+  const Evidence known = evidence_of(trials);
+  if (!known.latest) return std::nullopt;
+  const auto qualifies = [&](const PlanEvidence& plan) {
+    return plan.beats_default(known.noise, zone);
   };
-  const Known* best = nullptr;
-  for (const auto& [plan, known] : all)
-    if (qualifies(known) && (!best || known.mean() > best->mean())) best = &known;
+  auto best = known.plans.end();
+  for (auto it = known.plans.begin(); it != known.plans.end(); ++it)
+    if (qualifies(it->second) &&
+        (best == known.plans.end() || it->second.mean() > best->second.mean()))
+      best = it;
   Winner out;
   out.problem = entry.problem;
-  out.noise = noise;
-  out.evidence = evidence;
+  out.noise = known.noise;
+  out.evidence = known.count;
   out.decided = rows::nanoseconds_now();
-  if (!best) {
+  out.certificate = "decided=from_trials";
+  if (best == known.plans.end()) {
     const auto plan = default_of(entry);
     if (!plan) return std::nullopt;
     out.plan = *plan;
-    out.env = latest->env;
+    out.env = known.latest->env;
     out.choice = Choice::fallback;
-    out.certificate = "decided=from_trials";
     return out;
   }
-  const Known* chosen = best;
-  for (const auto& [plan, known] : all) {
-    if (!qualifies(known) || known.mean() < best->mean() - std::max(std::log1p(zone), noise))
+  auto chosen = best;
+  for (auto it = known.plans.begin(); it != known.plans.end(); ++it) {
+    if (!qualifies(it->second) ||
+        it->second.mean() < best->second.mean() - std::max(std::log1p(zone), known.noise))
       continue;
-    out.ties += (out.ties.empty() ? "" : "\n") + plan;
-    if (tie_rank(known) < tie_rank(*chosen)) chosen = &known;
+    out.ties += (out.ties.empty() ? "" : "\n") + it->first;
+    if (tie_rank(it->first, it->second.latest()) < tie_rank(chosen->first, chosen->second.latest()))
+      chosen = it;
   }
-  out.plan = chosen->plan;
-  out.env = chosen->latest->env;
+  const PlanEvidence& plan = chosen->second;
+  out.plan = chosen->first;
+  out.env = plan.latest().env;
   out.choice = Choice::tuned;
-  out.speedup = std::exp(chosen->mean());
-  out.speedup_low = std::exp(chosen->mean() - 1.96 * chosen->error());
-  out.speedup_high = std::exp(chosen->mean() + 1.96 * chosen->error());
-  out.median_ns = chosen->latest->median_ns;
-  out.regret = std::expm1(best->mean() - chosen->mean());
-  out.certificate = "decided=from_trials";
+  out.speedup = std::exp(plan.mean());
+  out.speedup_low = std::exp(plan.mean() - 1.96 * plan.error());
+  out.speedup_high = std::exp(plan.mean() + 1.96 * plan.error());
+  out.median_ns = plan.latest().median_ns;
+  out.regret = std::expm1(best->second.mean() - plan.mean());
   return out;
 }
 
@@ -136,8 +86,10 @@ Result<Redecided> redecide(Database& database, double zone) {
   if (!undecided.ok()) return undecided.status();
   Redecided out;
   std::vector<Winner> winners;
+  std::set<std::pair<std::string, std::string>> places;
   for (const auto& entry : *undecided) {
     ++out.problems;
+    places.emplace(entry.target, entry.performance_class);
     const auto trials = database.trials(entry.problem, entry.target, entry.performance_class);
     if (!trials.ok()) return trials.status();
     const auto before = database.winner_of(entry.problem, entry.target, entry.performance_class);
@@ -151,6 +103,10 @@ Result<Redecided> redecide(Database& database, double zone) {
     winners.push_back(std::move(*winner));
   }
   if (auto status = database.set_winners(winners); !status.ok()) return status;
+  for (const auto& [target, performance_class] : places) {
+    const auto sites = settle_sites(database, target, performance_class);
+    if (!sites.ok()) return sites.status();
+  }
   return out;
 }
 

@@ -16,10 +16,9 @@ struct Redecided {
 };
 
 /// Decides every problem of Database::undecided() from its evidence trials. The answer depends on
-/// the set of trials alone, not on their order or on who merged what first: each plan's log
-/// speed-ups over the default are averaged by their precision; the best is taken if it surely beats
-/// the default by more than `zone` and the noise, else the default. Trials of older library
-/// versions than the newest one are left out, as their default may have been another plan.
+/// the set of trials alone, not on their order or on who merged what first: the best plan is taken
+/// if it surely beats the default by more than `zone` and the noise, else the default; then the
+/// problems of each call site are given one weight layout (site.hpp).
 Result<Redecided> redecide(Database& database, double zone = 0.01);
 
 }  // namespace quarterturn

@@ -20,6 +20,9 @@ namespace {
 constexpr double kCompileSeconds = 1.5;
 constexpr double kTrialSeconds = 0.5;
 
+// Of a layout that another token range of the same weight would choose.
+constexpr std::size_t kPlansOfLayout = 6;
+
 /// Works out the next problem's plans, and has what it will try first compiled, while kernels of
 /// this one are admitted and timed on a GPU, which leaves most of the host idle.
 class LookAhead {
@@ -261,9 +264,82 @@ std::vector<Tuned> Session::run(const std::vector<Item>& items,
     out.push_back(std::move(*known));
     const Code code = out.back().status.code();
     // These would meet every further problem alike.
-    if (code == Code::no_compiler || code == Code::disk_full || code == Code::read_only) break;
+    if (code == Code::no_compiler || code == Code::disk_full || code == Code::read_only) return out;
+  }
+  next.reset();
+  if (interrupted()) return out;
+  if (auto status = settle(items, pool, process, begun, out); !status.ok() && !out.empty()) {
+    out.back().status = status;
+    out.back().answer = Tuned::Answer::failed;
   }
   return out;
+}
+
+Status Session::settle(const std::vector<Item>& items, CompilePool& pool,
+                       std::unique_ptr<TrialProcess>& process, double begun,
+                       std::vector<Tuned>& results) {
+  const SteadyClock clock;
+  const Env& env = context_.env();
+  const auto item_of = [&](const std::string& key) {
+    return std::find_if(items.begin(), items.end(),
+                        [&](const Item& item) { return item.problem.key() == key; });
+  };
+  const auto untimed = untimed_layouts(context_.database(), env.target, env.performance_class);
+  if (!untimed.ok()) return untimed.status();
+  SessionOptions few = options_;
+  few.order.most = kPlansOfLayout;
+  std::size_t left = untimed->size();
+  for (const auto& [problem, layout] : *untimed) {
+    const double elapsed = clock.now() - begun;
+    const auto item = item_of(problem);
+    const bool late = options_.time_limit > 0 && elapsed >= options_.time_limit;
+    if (item == items.end() || late || (options_.interrupted && options_.interrupted())) continue;
+    auto plans = searchable_plans(context_, item->problem);
+    std::erase_if(plans, [&](const Plan& plan) {
+      const Step& main = plan.main_step();
+      const Family* family = find_family(main.variant.family);
+      return !family || family->b_layout(item->problem, main.variant) != layout;
+    });
+    if (plans.empty()) continue;
+    if (!process) process = std::make_unique<TrialProcess>(item->problem, options_.process);
+    FileLock lock;
+    if (auto held = device_lock(context_, options_.interrupted); held.ok()) lock = std::move(*held);
+    ProblemTuner tuner(context_, few, campaign_, *item, {pool, *process, std::move(plans)},
+                       deadline_for(clock.now(), elapsed, left), [](auto...) {});
+    const Tuned tuned = tuner.tune();
+    left -= left > 0;
+    for (auto& result : results)
+      if (result.item.problem.key() == problem) {
+        result.tried += tuned.tried;
+        result.failed += tuned.failed;
+        result.compiled += tuned.compiled;
+        result.seconds += tuned.seconds;
+      }
+  }
+  auto sites = settle_sites(context_.database(), env.target, env.performance_class);
+  if (!sites.ok()) return sites.status();
+  sites_.clear();
+  for (auto& site : *sites) {
+    bool here = false;
+    for (const auto& member : site.members)
+      for (auto& result : results) {
+        if (result.item.problem.key() != member.problem) continue;
+        here = true;
+        if (result.plan == member.plan || result.answer == Tuned::Answer::failed) continue;
+        result.plan = member.plan;
+        result.speedup = result.low = result.high = member.speedup;
+        result.reason = fmt::format("{}; {}", result.reason, site.text());
+        const auto winner =
+            context_.database().winner_of(member.problem, env.target, env.performance_class);
+        if (winner.ok() && winner->has_value()) {
+          result.median_seconds = 1e-9 * (*winner)->median_ns;
+          result.low = (*winner)->speedup_low;
+          result.high = (*winner)->speedup_high;
+        }
+      }
+    if (here) sites_.push_back(std::move(site));
+  }
+  return {};
 }
 
 // The share of the time that is left, and no more than one problem may have; 0 = no limit.

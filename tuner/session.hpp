@@ -13,6 +13,7 @@
 #include "tuner/decide.hpp"
 #include "tuner/race.hpp"
 #include "tuner/search.hpp"
+#include "tuner/site.hpp"
 #include "tuner/trial_process.hpp"
 #include "tuner/workload.hpp"
 
@@ -100,15 +101,23 @@ class Session {
                          const std::function<void(const Progress&)>& changed,
                          const std::function<void(const Tuned&)>& done);
 
+  /// Of the last run: call sites of several problems, and the weight layout that they share.
+  const std::vector<Site>& sites() const { return sites_; }
+
   /// Tries, compiles and stores nothing.
   Result<std::vector<Estimate>> estimate(const std::vector<Item>& items);
 
  private:
   double deadline_for(double now, double elapsed, std::size_t problems_left) const;
+  /// Times members of a site with the layouts that others would choose, tells each site's layout,
+  /// and brings `results` up to date.
+  Status settle(const std::vector<Item>& items, CompilePool& pool,
+                std::unique_ptr<TrialProcess>& process, double begun, std::vector<Tuned>& results);
 
   Context& context_;
   SessionOptions options_;
   Uuid campaign_;
+  std::vector<Site> sites_;
 };
 
 /// The stored answer, if it was decided here and under the present compiler, driver and library,

@@ -85,6 +85,20 @@ int dry_run(Session& session, const Workload& workload, const GlobalOptions& glo
   return kExitOk;
 }
 
+void show_site(const Site& site, const GlobalOptions& global) {
+  if (!global.json) {
+    std::fprintf(stderr, "qturn: %s: %s\n", site.members.front().problem.c_str(),
+                 site.text().c_str());
+    return;
+  }
+  Table table({"site", "layout", "bits_per_element", "problem", "lost", "plan"});
+  for (const auto& member : site.members)
+    table.add({site.site, std::string(name_of(site.layout)),
+               fmt::format("{:.3f}", site.bits_per_element), member.problem,
+               fmt::format("{:.4f}", member.lost), member.plan});
+  table.print(true);
+}
+
 int finish(const std::vector<Tuned>& results, std::size_t wanted) {
   std::size_t counts[5] = {};
   std::int64_t compiled = 0, tried = 0, failed = 0;
@@ -166,6 +180,7 @@ int tune(const WorkOptions& work, const GlobalOptions& global, const TuneOptions
   for (const auto& note : (*context)->database().take_notes())
     std::fprintf(stderr, "qturn: %s\n", note.c_str());
   if (!global.json) all.print(false);
+  for (const auto& site : session.sites()) show_site(site, global);
   return finish(results, workload->items.size());
 }
 
