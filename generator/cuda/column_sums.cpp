@@ -11,7 +11,7 @@
 namespace quarterturn::cuda {
 namespace {
 
-constexpr std::int64_t kColumns = 32, kThreads = 1024;
+constexpr std::int64_t kColumns = 64, kThreads = 512;
 
 class ColumnSums final : public Family {
  public:
@@ -46,7 +46,7 @@ class ColumnSums final : public Family {
     out.grid = {static_cast<std::uint32_t>(ceil_div(args.k, kColumns)), 1,
                 static_cast<std::uint32_t>(args.batch)};
     out.block = {static_cast<std::uint32_t>(kThreads), 1, 1};
-    out.shared_bytes = qt::kSumLanes * (kColumns + 1) * 4;
+    out.shared_bytes = qt::kSumLanes / 2 * (kColumns + 4) * 4;
     return out;
   }
 

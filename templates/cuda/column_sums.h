@@ -1,57 +1,82 @@
 // D [1, k] = the sums of X's columns in binary32, in the order of sum_order.h: the gradient of a
 // bias, from the gradient that a layer got.
 //
-// A block has 32 columns and all rows: 16 threads read a row's 32 elements, two each, and 64 rows
-// are read at once, one for each of the sums that are then added in shared memory.
+// A block has 64 columns and all rows: 16 threads read a row's 64 elements, four each, and 32 rows
+// are read at once. A thread holds two of the 64 sums of each of its columns, which are then added
+// in shared memory.
 #ifndef QT_CUDA_COLUMN_SUMS_H
 #define QT_CUDA_COLUMN_SUMS_H
 
-#include "cuda/epilogue.h"
+#include "args.h"
+#include "cuda/load.h"
 #include "sum_order.h"
 
 namespace qt::cuda {
 
-/// 1024 threads; grid: ceil(k / 32), 1, batch. Shared memory: kSumLanes rows of 33 floats.
+/// 512 threads; grid: ceil(k / 64), 1, batch. Shared memory: half of kSumLanes rows of 68 floats.
 template <class Config>
 QT_FN void column_sums(const Config&, const qt_args& args) {
-  constexpr u32 pitch = 33 * 4;
+  constexpr DType type = Config::input;
+  constexpr u32 lanes = kSumLanes / 2;  // rows at once
+  constexpr u32 pitch = 68 * 4;
   constexpr int ahead = 8;  // rows in flight, a thread
   const i64 batch = block_index_z();
-  const u32 pair = thread_index() % 16u, lane = thread_index() / 16u;
-  const i64 column = i64(block_index()) * 32 + 2 * pair;
-  float low = 0.0f, high = 0.0f;
-  i64 row = lane;
-  for (; row + (ahead - 1) * kSumLanes < args.m; row += ahead * kSumLanes) {
-    Pair x[ahead];
+  const u32 quad = thread_index() % 16u, lane = thread_index() / 16u;
+  const i64 column = i64(block_index()) * 64 + 4 * quad;
+  const i64 left = args.k - column;
+  const u8* x =
+      static_cast<const u8*>(args.a.data) + (batch * args.a.batch_stride + column) * bytes_of(type);
+  const i64 step = args.a.ld * bytes_of(type);
+  constexpr u64 mask = 4u * bytes_of(type) - 1u;
+  const bool whole = left >= 4 && ((reinterpret_cast<u64>(x) | u64(step)) & mask) == 0;
+  const auto load = [&](i64 row, float(&v)[4]) {
+    if (whole) return load_four<type>(x + row * step, v);
     QT_UNROLL
-    for (int i = 0; i < ahead; ++i)
-      x[i] = load_pair<Config::input>(args.a, batch, row + i * kSumLanes, column, args.k);
+    for (int e = 0; e < 4; ++e) v[e] = e < left ? element<type>(x + row * step, e) : 0.0f;
+  };
+  float sums[2][4] = {};
+  i64 row = lane;
+  for (; row + (ahead - 1) * lanes < args.m; row += ahead * lanes) {
+    float v[ahead][4];
+    QT_UNROLL
+    for (int i = 0; i < ahead; ++i) load(row + i * lanes, v[i]);
     QT_UNROLL
     for (int i = 0; i < ahead; ++i) {
-      low = low + x[i].low;
-      high = high + x[i].high;
+      QT_UNROLL
+      for (int e = 0; e < 4; ++e) sums[i % 2][e] = sums[i % 2][e] + v[i][e];
     }
   }
-  for (; row < args.m; row += kSumLanes) {
-    const Pair x = load_pair<Config::input>(args.a, batch, row, column, args.k);
-    low = low + x.low;
-    high = high + x.high;
+  for (; row < args.m; row += 2 * lanes) {
+    QT_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      if (row + i * lanes >= args.m) continue;
+      float v[4];
+      load(row + i * lanes, v);
+      QT_UNROLL
+      for (int e = 0; e < 4; ++e) sums[i][e] = sums[i][e] + v[e];
+    }
   }
-  const u32 at = shared_base() + lane * pitch + pair * 8u;
-  store_shared_f32(at, low);
-  store_shared_f32(at + 4u, high);
-  for (u32 half = kSumLanes / 2; half > 0; half /= 2) {
+  float sum[4];
+  QT_UNROLL
+  for (int e = 0; e < 4; ++e) sum[e] = sums[0][e] + sums[1][e];
+  const u32 at = shared_base() + lane * pitch + quad * 16u;
+  const auto keep = [&] {
+    store_shared_4(at, {{bits_of(sum[0]), bits_of(sum[1]), bits_of(sum[2]), bits_of(sum[3])}});
+  };
+  keep();
+  for (u32 half = lanes / 2; half > 0; half /= 2) {
     sync_block();
     if (lane >= half) continue;
-    low = low + load_shared_f32(at + half * pitch);
-    high = high + load_shared_f32(at + half * pitch + 4u);
-    store_shared_f32(at, low);
-    store_shared_f32(at + 4u, high);
+    const Words4 other = load_shared_4(at + half * pitch);
+    QT_UNROLL
+    for (int e = 0; e < 4; ++e) sum[e] = sum[e] + float_of(other.word[e]);
+    keep();
   }
   if (lane != 0) return;
   float* to = static_cast<float*>(args.d.data) + batch * args.d.batch_stride + column;
-  if (column < args.k) to[0] = low;
-  if (column + 1 < args.k) to[1] = high;
+  QT_UNROLL
+  for (int e = 0; e < 4; ++e)
+    if (e < left) to[e] = sum[e];
 }
 
 }  // namespace qt::cuda

@@ -31,28 +31,6 @@ QT_FN i64 place_of(const qt_tensor& t, i64 batch, i64 row, i64 column) {
   return batch * t.batch_stride + row * t.ld + column;
 }
 
-/// Elements `column` and `column` + 1 of a row, those of them that lie before `end`; else 0.
-struct Pair {
-  float low, high;
-};
-template <DType type>
-QT_FN Pair load_pair(const qt_tensor& t, i64 batch, i64 row, i64 column, i64 end) {
-  const i64 at = place_of(t, batch, row, column);
-  if (column + 1 < end) {
-    if constexpr (type == DType::f32) {
-      return {static_cast<const float*>(t.data)[at], static_cast<const float*>(t.data)[at + 1]};
-    } else {
-      const u16* from = static_cast<const u16*>(t.data) + at;
-      if ((reinterpret_cast<u64>(from) & 3u) == 0) {
-        const u32 both = *reinterpret_cast<const u32*>(from);
-        return {half_of<type>(both, 0), half_of<type>(both, 1)};
-      }
-      return {half_of<type>(from[0], 0), half_of<type>(from[1], 0)};
-    }
-  }
-  return {column < end ? element<type>(t.data, at) : 0.0f, 0.0f};
-}
-
 /// The part of z [m, n] that a call computes.
 struct Destination {
   i64 batch;

@@ -20,15 +20,7 @@ QT_FN void load_four(const qt_tensor& t, i64 batch, i64 row, i64 column, i64 end
   const u8* from = static_cast<const u8*>(t.data) + at * bytes_of(type);
   constexpr u64 mask = type == DType::f32 ? 15u : 7u;
   if (column + 4 <= end && (reinterpret_cast<u64>(from) & mask) == 0) {
-    if constexpr (type == DType::f32) {
-      const Words4 words = load_global(reinterpret_cast<const Words4*>(from));
-      QT_UNROLL
-      for (int e = 0; e < 4; ++e) v[e] = float_of(words.word[e]);
-    } else {
-      const Words2 words = load_global(reinterpret_cast<const Words2*>(from));
-      QT_UNROLL
-      for (int e = 0; e < 4; ++e) v[e] = half_of<type>(words.word[e / 2], e % 2);
-    }
+    load_four<type>(from, v);
     return;
   }
   QT_UNROLL

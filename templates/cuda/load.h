@@ -25,6 +25,20 @@ QT_FN float element(const void* base, i64 index) {
   return half_of<type>(static_cast<const u16*>(base)[index], 0);
 }
 
+/// Four neighbours at a place that is a multiple of their size.
+template <DType type>
+QT_FN void load_four(const u8* from, float (&v)[4]) {
+  if constexpr (type == DType::f32) {
+    const Words4 words = load_global(reinterpret_cast<const Words4*>(from));
+    QT_UNROLL
+    for (int e = 0; e < 4; ++e) v[e] = float_of(words.word[e]);
+  } else {
+    const Words2 words = load_global(reinterpret_cast<const Words2*>(from));
+    QT_UNROLL
+    for (int e = 0; e < 4; ++e) v[e] = half_of<type>(words.word[e / 2], e % 2);
+  }
+}
+
 /// 32 elements in the words they were read as.
 template <DType type>
 struct Raw {

@@ -78,27 +78,50 @@ QT_FN void bring(const Matrix& x, u32 first_row, u32 first_column, u32 to) {
 }
 
 /// The tile at (first_row, first_column) of SwiGLU's results, `columns` of the matrix being twice
-/// theirs.
+/// theirs. A thread makes four neighbours of eight rows, whose loads are all on their way before
+/// the first is used.
 template <class Config>
 QT_FN void bring_activated(const Matrix& x, i64 k, u32 first_row, u32 first_column, u32 to) {
   constexpr bool split = Config::prologue == Prologue::swiglu_split;
+  constexpr i64 bytes = bytes_of(Config::input);
   constexpr u32 pieces = kColumns / 4;  // of a row
   constexpr u32 rows = kThreads / pieces;
   const u32 row = thread_index() / pieces, piece = thread_index() % pieces;
   const i64 column = i64(first_column) + piece * 4u;
+  const i64 first = split ? column : 2 * column, second = split ? k + column : first + 4;
+  const bool whole = x.aligned && column + 4 <= k && (!split || k % 4 == 0);
+  float a[kRows / rows][4], b[kRows / rows][4];
   QT_UNROLL
   for (u32 i = 0; i < kRows / rows; ++i) {
     const i64 r = i64(first_row) + row + i * rows;
     const u8* line = x.data + r * x.pitch;
-    Words4 out = {};
     QT_UNROLL
-    for (u32 e = 0; e < 4u; ++e) {
-      const i64 c = column + e;
-      if (r >= x.rows || c >= k) continue;
-      out.word[e] = bits_of(swiglu(element<Config::input>(line, split ? c : 2 * c),
-                                   element<Config::input>(line, split ? k + c : 2 * c + 1)));
+    for (int e = 0; e < 4; ++e) a[i][e] = b[i][e] = 0.0f;
+    if (r >= x.rows) continue;
+    if (whole) {
+      load_four<Config::input>(line + first * bytes, a[i]);
+      load_four<Config::input>(line + second * bytes, b[i]);
+    } else {
+      QT_UNROLL
+      for (int e = 0; e < 4; ++e) {
+        // Of the interleaved form `a` and `b` are the first and the last two pairs.
+        const bool has_a = column + (split ? e : e / 2) < k;
+        const bool has_b = column + (split ? e : 2 + e / 2) < k;
+        if (has_a) a[i][e] = element<Config::input>(line, first + e);
+        if (has_b) b[i][e] = element<Config::input>(line, second + e);
+      }
     }
-    store_shared_4(to + place<Config>(row + i * rows, piece), out);
+  }
+  QT_UNROLL
+  for (u32 i = 0; i < kRows / rows; ++i) {
+    const u32 at = to + place<Config>(row + i * rows, piece);
+    if constexpr (split) {
+      store_shared_4(at, {{bits_of(swiglu(a[i][0], b[i][0])), bits_of(swiglu(a[i][1], b[i][1])),
+                           bits_of(swiglu(a[i][2], b[i][2])), bits_of(swiglu(a[i][3], b[i][3]))}});
+    } else {
+      store_shared_4(at, {{bits_of(swiglu(a[i][0], a[i][1])), bits_of(swiglu(a[i][2], a[i][3])),
+                           bits_of(swiglu(b[i][0], b[i][1])), bits_of(swiglu(b[i][2], b[i][3]))}});
+    }
   }
 }
 
