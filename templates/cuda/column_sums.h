@@ -13,13 +13,40 @@
 
 namespace qt::cuda {
 
+/// Adds every 64th row from `lane` on to sums[0], and every 64th from 32 further on to sums[1];
+/// `ahead` pairs of rows are loaded before the first is used.
+template <int ahead, class Load>
+QT_FN void add_rows(float (&sums)[2][4], i64 m, u32 lane, const Load& load) {
+  constexpr u32 lanes = kSumLanes / 2;
+  i64 row = lane;
+  for (; row + (2 * ahead - 1) * lanes < m; row += 2 * ahead * lanes) {
+    float v[2 * ahead][4];
+    QT_UNROLL
+    for (int i = 0; i < 2 * ahead; ++i) load(row + i * lanes, v[i]);
+    QT_UNROLL
+    for (int i = 0; i < 2 * ahead; ++i) {
+      QT_UNROLL
+      for (int e = 0; e < 4; ++e) sums[i % 2][e] = sums[i % 2][e] + v[i][e];
+    }
+  }
+  for (int half = 0; row < m; row += lanes, half ^= 1) {
+    float v[4];
+    load(row, v);
+    QT_UNROLL
+    for (int e = 0; e < 4; ++e) {
+      sums[0][e] = half == 0 ? sums[0][e] + v[e] : sums[0][e];
+      sums[1][e] = half == 1 ? sums[1][e] + v[e] : sums[1][e];
+    }
+  }
+}
+
 /// 512 threads; grid: ceil(k / 64), 1, batch. Shared memory: half of kSumLanes rows of 68 floats.
 template <class Config>
 QT_FN void column_sums(const Config&, const qt_args& args) {
   constexpr DType type = Config::input;
   constexpr u32 lanes = kSumLanes / 2;  // rows at once
   constexpr u32 pitch = 68 * 4;
-  constexpr int ahead = 8;  // rows in flight, a thread
+  constexpr int ahead = type == DType::f32 ? 4 : 8;
   const i64 batch = block_index_z();
   const u32 quad = thread_index() % 16u, lane = thread_index() / 16u;
   const i64 column = i64(block_index()) * 64 + 4 * quad;
@@ -29,32 +56,15 @@ QT_FN void column_sums(const Config&, const qt_args& args) {
   const i64 step = args.a.ld * bytes_of(type);
   constexpr u64 mask = 4u * bytes_of(type) - 1u;
   const bool whole = left >= 4 && ((reinterpret_cast<u64>(x) | u64(step)) & mask) == 0;
-  const auto load = [&](i64 row, float(&v)[4]) {
-    if (whole) return load_four<type>(x + row * step, v);
-    QT_UNROLL
-    for (int e = 0; e < 4; ++e) v[e] = e < left ? element<type>(x + row * step, e) : 0.0f;
-  };
   float sums[2][4] = {};
-  i64 row = lane;
-  for (; row + (ahead - 1) * lanes < args.m; row += ahead * lanes) {
-    float v[ahead][4];
-    QT_UNROLL
-    for (int i = 0; i < ahead; ++i) load(row + i * lanes, v[i]);
-    QT_UNROLL
-    for (int i = 0; i < ahead; ++i) {
+  if (whole) {
+    add_rows<ahead>(sums, args.m, lane,
+                    [&](i64 row, float(&v)[4]) { load_four<type>(x + row * step, v); });
+  } else {
+    add_rows<1>(sums, args.m, lane, [&](i64 row, float(&v)[4]) {
       QT_UNROLL
-      for (int e = 0; e < 4; ++e) sums[i % 2][e] = sums[i % 2][e] + v[i][e];
-    }
-  }
-  for (; row < args.m; row += 2 * lanes) {
-    QT_UNROLL
-    for (int i = 0; i < 2; ++i) {
-      if (row + i * lanes >= args.m) continue;
-      float v[4];
-      load(row + i * lanes, v);
-      QT_UNROLL
-      for (int e = 0; e < 4; ++e) sums[i][e] = sums[i][e] + v[e];
-    }
+      for (int e = 0; e < 4; ++e) v[e] = e < left ? element<type>(x + row * step, e) : 0.0f;
+    });
   }
   float sum[4];
   QT_UNROLL

@@ -54,17 +54,19 @@ struct RowsOfX {
         for (int j = 0; j < 16; ++j) x[16 * half + j] = swiglu(pairs[2 * j], pairs[2 * j + 1]);
       }
     } else {
-      elements(x, row, block, rest);
-      if constexpr (prologue == Prologue::swiglu_split) {
-        float value[32];
-        load(value, row * ld + k + i64(block) * 32, rest, values_aligned);
-        QT_UNROLL
-        for (int j = 0; j < 32; ++j) x[j] = swiglu(x[j], value[j]);
-      } else if constexpr (prologue == Prologue::rmsnorm) {
-        Raw<type> by;
-        load_block<type>(by, weight, rest > 0 ? i64(block) * 32 : 0, clamped(rest), weight_aligned);
-        QT_UNROLL
-        for (int j = 0; j < 32; ++j) x[j] = normed(x[j], factor, by.value(j));
+      Raw<type> raw, by;
+      const i64 at = row * ld + i64(block) * 32;
+      const bool some = rest > 0;
+      load_block<type>(raw, data, some ? at : 0, clamped(rest), aligned);
+      if constexpr (prologue == Prologue::swiglu_split)
+        load_block<type>(by, data, some ? at + k : 0, clamped(rest), values_aligned);
+      if constexpr (prologue == Prologue::rmsnorm)
+        load_block<type>(by, weight, some ? i64(block) * 32 : 0, clamped(rest), weight_aligned);
+      QT_UNROLL
+      for (int j = 0; j < 32; ++j) {
+        x[j] = raw.value(j);
+        if constexpr (prologue == Prologue::swiglu_split) x[j] = swiglu(x[j], by.value(j));
+        if constexpr (prologue == Prologue::rmsnorm) x[j] = normed(x[j], factor, by.value(j));
       }
     }
   }

@@ -89,26 +89,27 @@ QT_FN void bring_activated(const Matrix& x, i64 k, u32 first_row, u32 first_colu
   const u32 row = thread_index() / pieces, piece = thread_index() % pieces;
   const i64 column = i64(first_column) + piece * 4u;
   const i64 first = split ? column : 2 * column, second = split ? k + column : first + 4;
-  const bool whole = x.aligned && column + 4 <= k && (!split || k % 4 == 0);
+  const u8* line = x.data + (i64(first_row) + row) * x.pitch;
   float a[kRows / rows][4], b[kRows / rows][4];
-  QT_UNROLL
-  for (u32 i = 0; i < kRows / rows; ++i) {
-    const i64 r = i64(first_row) + row + i * rows;
-    const u8* line = x.data + r * x.pitch;
+  if (x.aligned && first_row + kRows <= x.rows && first_column + kColumns <= k &&
+      (!split || k % 4 == 0)) {
     QT_UNROLL
-    for (int e = 0; e < 4; ++e) a[i][e] = b[i][e] = 0.0f;
-    if (r >= x.rows) continue;
-    if (whole) {
-      load_four<Config::input>(line + first * bytes, a[i]);
-      load_four<Config::input>(line + second * bytes, b[i]);
-    } else {
+    for (u32 i = 0; i < kRows / rows; ++i) {
+      load_four<Config::input>(line + i64(i * rows) * x.pitch + first * bytes, a[i]);
+      load_four<Config::input>(line + i64(i * rows) * x.pitch + second * bytes, b[i]);
+    }
+  } else {
+    QT_UNROLL
+    for (u32 i = 0; i < kRows / rows; ++i) {
+      const u8* from = line + i64(i * rows) * x.pitch;
+      const bool inside = i64(first_row) + row + i * rows < x.rows;
       QT_UNROLL
       for (int e = 0; e < 4; ++e) {
         // Of the interleaved form `a` and `b` are the first and the last two pairs.
-        const bool has_a = column + (split ? e : e / 2) < k;
-        const bool has_b = column + (split ? e : 2 + e / 2) < k;
-        if (has_a) a[i][e] = element<Config::input>(line, first + e);
-        if (has_b) b[i][e] = element<Config::input>(line, second + e);
+        const bool has_a = inside && column + (split ? e : e / 2) < k;
+        const bool has_b = inside && column + (split ? e : 2 + e / 2) < k;
+        a[i][e] = has_a ? element<Config::input>(from, first + e) : 0.0f;
+        b[i][e] = has_b ? element<Config::input>(from, second + e) : 0.0f;
       }
     }
   }

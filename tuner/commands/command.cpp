@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <cstdio>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 namespace quarterturn {
@@ -150,8 +151,11 @@ Result<std::shared_ptr<Context>> open_context(const GlobalOptions& options) {
 void add_work(CLI::App& app, WorkOptions& options) {
   auto* model = app.add_option("--model", options.model,
                                "A bundled model (Llama-3.1-8B, ...) or the path of a config.json");
-  auto* shape = app.add_option("--shape", options.shape,
-                               "One product instead: MxNxK = tokens x out features x in features");
+  auto* shape =
+      app.add_option("--shape", options.shape,
+                     "Products instead, comma-separated: MxNxK = tokens x out features x in "
+                     "features; the token counts of one NxK share a weight");
+  shape->delimiter(',');
   model->excludes(shape);
   app.add_option("--problem", options.problem,
                  "One problem by its key, as `qturn explain` and the debug log print it")
@@ -212,13 +216,18 @@ Result<Workload> workload_of(const WorkOptions& options) {
   auto recipe = recipe_of(options);
   if (!recipe.ok()) return recipe.status();
   if (!options.shape.empty()) {
-    auto shape = parse_shape(options.shape, recipe->op);
-    if (!shape.ok()) return shape.status();
-    recipe->tokens = {shape->tokens};
-    auto workload = make_workload({{shape->linear}, {}}, *recipe);
-    if (workload.items.empty() && !workload.refused.empty())
-      return Status(Code::invalid_problem, workload.refused.front().reason);
-    return workload;
+    Workload all;
+    for (const auto& text : options.shape) {
+      auto shape = parse_shape(text, recipe->op);
+      if (!shape.ok()) return shape.status();
+      recipe->tokens = {shape->tokens};
+      auto workload = make_workload({{shape->linear}, {}}, *recipe);
+      if (workload.items.empty() && !workload.refused.empty())
+        return Status(Code::invalid_problem, workload.refused.front().reason);
+      std::move(workload.items.begin(), workload.items.end(), std::back_inserter(all.items));
+      std::move(workload.refused.begin(), workload.refused.end(), std::back_inserter(all.refused));
+    }
+    return all;
   }
   auto model = find_model(options.model);
   if (!model.ok()) return model.status();

@@ -44,9 +44,10 @@ void add_device(CLI::App& app, GlobalOptions& options);
 Result<SettingSources> sources_of(const GlobalOptions& options);
 Result<std::shared_ptr<Context>> open_context(const GlobalOptions& options);
 
-/// The problems a command works on: of a model, of one shape, or the one of a key.
+/// The problems a command works on: of a model, of shapes, or the one of a key.
 struct WorkOptions {
-  std::string model, shape, problem, tokens = "1,512", roles = "fprop";
+  std::vector<std::string> shape;
+  std::string model, problem, tokens = "1,512", roles = "fprop";
   std::int64_t tp = 1;
   std::string op = "hadamard_gemm", signs = "none", scale_rule = "rceil", rounding = "rne";
   std::string in_type = "bf16", out_type, contract = "exact", spread = "any", repro = "run_to_run";
