@@ -385,9 +385,12 @@ Status take_place(const Problem& p, const qturn_args& given, const Sizes& s, Cal
   if (given.row0 < 0 || given.row0_b < 0 || given.k0 < 0 || given.k_global < 0)
     return invalid(fmt::format("row0 = {}, row0_b = {}, k0 = {}, k_global = {}: none is negative",
                                given.row0, given.row0_b, given.k0, given.k_global));
-  if (given.k_global != 0 && given.k_global < given.k0 + s.k)
-    return invalid(
-        fmt::format("k_global = {} is less than k0 + k = {}", given.k_global, given.k0 + s.k));
+  // A lone copy of X^T is the operand meant: its K is X's rows.
+  const bool transposed = p.op == Op::quantize && p.copies == Copies::columns;
+  const auto k = transposed ? s.m : s.k;
+  if (given.k_global != 0 && given.k_global < given.k0 + k)
+    return invalid(fmt::format("k_global = {} is less than k0 + {} = {}", given.k_global,
+                               transposed ? "m" : "k", given.k0 + k));
   out.args.row0 = given.row0;
   out.args.k0 = given.k0;
   out.args.k_global = given.k_global;

@@ -23,11 +23,13 @@ from . import _arrays
 
 __all__ = ["Context", "Error", "MX", "Plan", "version"]
 
-_PREFIXES = {"a_type": "", "b_type": "", "d_type": "", "a_layout": "LAYOUT_", "b_layout": "LAYOUT_",
+_PREFIXES = {"a_type": "", "b_type": "", "d_type": "", "c_type": "", "a_layout": "LAYOUT_", "b_layout": "LAYOUT_",
              "d_layout": "LAYOUT_", "a_major": "MAJOR_", "b_major": "MAJOR_", "op": "OP_", "role": "",
              "grouping": "", "copies": "COPIES_", "signs": "SIGNS_", "scale_rule": "SCALE_",
              "scale_block": "SCALE_", "a_rounding": "", "b_rounding": "", "d_rounding": "",
              "biased": "BIASED_", "epilogue": "EPILOGUE_", "bias": "BIAS_", "accumulate": "",
+             "pre_activation": "PRE_ACTIVATION_", "bias_gradient": "BIAS_GRADIENT_",
+             "prologue": "PROLOGUE_",
              "contract": "", "spread": "SPREAD_", "reproducibility": ""}
 
 
@@ -102,8 +104,8 @@ def _set(struct, members):
 
 
 # Where the constant of "none" carries a prefix that the member's other constants lack.
-_NONE = {"a_type": "type_none", "b_type": "type_none", "d_type": "type_none", "role": "role_none",
-         "grouping": "grouping_none"}
+_NONE = {"a_type": "type_none", "b_type": "type_none", "d_type": "type_none", "c_type": "type_none",
+         "role": "role_none", "grouping": "grouping_none"}
 
 
 class MX:
@@ -226,9 +228,10 @@ class Context:
 
     def quantize(self, x, rotation=0, *, type=None, rounding="rne", scale_rule="rceil",
                  signs="none", sign_seed=0, copies="rows", layout="plain", seed=0, stream_word=0,
-                 operand=0):
+                 operand=0, row0=0, k0=0, k_global=0):
         """X [[batch,] m, k] to MXFP4: blocks and rotation along k (copies "rows"), along m of the
-        transpose ("columns"), or both, which gives a pair."""
+        transpose ("columns"), or both, which gives a pair. X as a part of a whole draws that one's
+        noise: row0 and k0 are where it begins, k_global is the whole's K, as the copy lies."""
         batch, m, k, ld, stride = _arrays.matrix_of(x, "x")
         plan = self.prepare(self.problem(
             op="quantize", m=m, k=k, batch=batch, a_type=_arrays.type_of(x, type), d_type="mxfp4",
@@ -238,6 +241,7 @@ class Context:
         self._dense(args.a, x, ld, stride, type)
         args.a.sign_seed = sign_seed
         args.noise_seed, args.noise_stream, args.noise_operand = seed, stream_word, operand
+        args.row0, args.k0, args.k_global = row0, k0, k_global
         out = []
         for which in ("d", "d2") if copies == "both" else ("d",):
             transposed = copies == "columns" or which == "d2"
@@ -253,7 +257,8 @@ class Context:
         """The elements' values, still rotated: codes times 2^(scale - 127)."""
         plan = self.prepare(self.problem(
             op="dequantize", m=mx.rows, k=mx.k, batch=mx.batch, a_type="mxfp4", d_type=type,
-            a_layout=mx._operand.layout, rotation=mx.rotation))
+            a_layout=mx._operand.layout, rotation=mx.rotation, signs=mx._operand.signs,
+            scale_rule=mx._operand.scale_rule, scale_block=mx._operand.scale_block))
         args = self._args(plan, mx.codes, m=mx.rows, k=mx.k, batch=mx.batch)
         args.a = mx._operand
         out = self._new_dense(args.d, mx.codes, (mx.batch, mx.rows, mx.k), type)

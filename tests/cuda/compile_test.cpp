@@ -269,10 +269,10 @@ TEST_CASE("cuda products compile without spills and overlap") {
   compile_all_of(
       {&cuda::gemm_e5m2(), &cuda::gemm_int8(), &cuda::gemm_bf16(), &cuda::gemm_packed(),
        &cuda::gemm_packed_int8(), &cuda::gemm_packed_tiles(), &cuda::gemm_packed_tiles_int8()},
-      20, 1);
+      20, 2);
 }
 TEST_CASE("portable cuda products compile without spills") {
-  compile_all_of({&cuda::gemm_mma(), &cuda::stand_in()}, 10, 1);
+  compile_all_of({&cuda::gemm_mma(), &cuda::stand_in()}, 10, 3);
 }
 TEST_CASE("cuda epilogues compile without spills") {
   if (no_compiler()) return;
@@ -286,7 +286,6 @@ TEST_CASE("cuda epilogues compile without spills") {
   };
   for (const DType type : {DType::bf16, DType::f32})
     for (const auto& p : epilogue_problems(Contract::exact, Spread::narrow, type)) {
-      if (type == DType::f32 && !is_derivative(p.epilogue)) continue;
       const auto& family = cuda::gemm_int8();
       auto v = family.default_variant(p, sm90);
       if (type == DType::bf16) v.values["cluster"] = 2;
@@ -297,7 +296,6 @@ TEST_CASE("cuda epilogues compile without spills") {
     const auto& family = cuda::gemm_e5m2();
     auto v = family.default_variant(p, sm90);
     add(family, p, sm90, v);
-    if (!is_gated(p.epilogue)) continue;
     v.values["tile_n"] = 256;
     v.values["pieces"] = 2;
     v.values["promote"] = 2;
@@ -310,7 +308,7 @@ TEST_CASE("cuda epilogues compile without spills") {
     unfit.a_layout = unfit.b_layout = Layout::e5m2;
     add(cuda::stand_in(), unfit, sm90, cuda::stand_in().default_variant(unfit, sm90));
   }
-  compile_jobs(jobs, 36);
+  compile_jobs(jobs, 56);
 }
 TEST_CASE("every cuda family is compiled by one of these tests") {
   CHECK(cuda::families().size() == 16);

@@ -28,7 +28,8 @@ def hadamard(x, g):
 class PackageTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.context = quarterturn.Context(threads=2)
+        # Kernels that are built in: no compiler is started but where a test asks for one.
+        cls.context = quarterturn.Context(threads=2, jit="off")
         random = np.random.default_rng(7)
         cls.x = random.normal(size=(37, 128)).astype(np.float32)
         cls.w = random.normal(size=(65, 128)).astype(np.float32)
@@ -66,6 +67,17 @@ class PackageTest(unittest.TestCase):
         half = self.context.gemm(a, b, type="f16", alpha=0.5)
         np.testing.assert_allclose(half, 0.5 * expected, rtol=2e-3, atol=1e-2)
 
+    def test_compiled_kernels_give_the_same_numbers(self):
+        with quarterturn.Context(threads=2) as compiled:
+            self.assertNotEqual(compiled.prepare(compiled.problem(
+                op="quantize", m=37, k=128, a_type="f32", d_type="mxfp4")).match(), "reference")
+            mx, other = (context.quantize(self.x, rounding="sr16", seed=2)
+                         for context in (compiled, self.context))
+            np.testing.assert_array_equal(mx.codes, other.codes)
+            b = self.context.quantize(self.w)
+            np.testing.assert_allclose(compiled.gemm(other, b), self.context.gemm(other, b),
+                                       rtol=1e-6, atol=1e-5)
+
     def test_strided_views_and_batches_are_read_where_they_lie(self):
         wide = np.full((37, 200), np.float32(np.nan))
         wide[:, 40:168] = self.x
@@ -92,6 +104,27 @@ class PackageTest(unittest.TestCase):
         mean = np.mean([self.context.dequantize(self.context.quantize(
             self.x, rounding="sr16", seed=s)) for s in range(200)], axis=0)
         self.assertLess(np.linalg.norm(mean - self.x) / np.linalg.norm(self.x), 0.03)
+
+    def test_a_part_draws_the_noise_of_the_whole(self):
+        x = np.resize(self.x, (96, 128))
+        settings = dict(rotation=32, rounding="sr16", seed=3)
+        rows = self.context.quantize(x, **settings).codes.reshape(96, 64)
+        columns = self.context.quantize(x, copies="columns", **settings).codes.reshape(128, 48)
+        part = np.ascontiguousarray(x[32:])
+        np.testing.assert_array_equal(
+            self.context.quantize(part, row0=32, **settings).codes.reshape(64, 64), rows[32:])
+        np.testing.assert_array_equal(
+            self.context.quantize(part, copies="columns", k0=32, k_global=96,
+                                  **settings).codes.reshape(128, 32), columns[:, 16:])
+        with self.assertRaisesRegex(quarterturn.Error, "k_global = 95 is less than k0 . m = 96"):
+            self.context.quantize(part, copies="columns", k0=32, k_global=95, **settings)
+
+    def test_dequantize_takes_what_any_rule_and_signs_gave(self):
+        for rule in ("floor", "even", "ceil", "quest", "search"):
+            mx = self.context.quantize(self.x, rotation=32, signs="per_call", sign_seed=4,
+                                       scale_rule=rule)
+            self.assertLess(abs(np.linalg.norm(self.context.dequantize(mx))
+                                / np.linalg.norm(self.x) - 1), 0.1)
 
     def test_bf16_is_taken_as_bits(self):
         bits = (self.x.view(np.uint32) >> 16).astype(np.uint16)

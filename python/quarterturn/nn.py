@@ -1,0 +1,464 @@
+"""Linear layers that train in MXFP4 by a recipe.
+
+    import quarterturn.nn as qnn
+    noise = qnn.convert(model, "amd_det_h16", seed=1)     # its nn.Linear become quarterturn.nn.Linear
+    for step in range(steps):
+        for microbatch, batch in enumerate(batches(step)):
+            noise.set(step=step, microbatch=microbatch)
+            loss(model, batch).backward()
+        optimizer.step(); optimizer.zero_grad()
+
+What is kept for the backward pass is what the recipe needs: where Wgrad is in MXFP4, X's transposed
+MXFP4 copy (4.25 bits an element) instead of X. Weights are quantised when they have changed: once an
+optimizer step, not once a microbatch.
+
+Noise and signs belong to (seed, layer, step, microbatch) and to an element's place in the whole
+tensor. So the same codes come out of another sharding, a recomputation, or a run that goes on from a
+checkpoint, provided that `noise` is told where it is:
+- data parallel: noise.set(token0=..., tokens=...), the first token of this rank and those of all;
+  both multiples of 32 and of the recipe's rotation in Wgrad;
+- tensor parallel: linear.set_shard(...) of each layer;
+- activation checkpointing: checkpoint(..., use_reentrant=False, context_fn=noise.recompute), where
+  another microbatch may run before the recomputation;
+- state_dict() of the model carries seed, step and recipe, and loading restores seed and step.
+
+FSDP: convert the model before fully_shard; the copies of a layer's weight are made from the gathered
+parameter and renewed after every optimizer step. They are kept whole on each rank (4.25 bits an
+element for each of Fprop and Dgrad): `cache_weights=False` trades them for quantising at every use.
+"""
+
+import contextlib
+import json
+import warnings
+import weakref
+import zlib
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from . import recipes, torch_ops, version
+from .torch_ops import DY, WEIGHT, X
+
+__all__ = ["Linear", "Noise", "convert", "refresh_weights"]
+
+_OPS = torch.ops.quarterturn
+_LIBRARY = torch.library.Library("quarterturn", "FRAGMENT")
+
+
+# ---- quantised weights, kept while the weight stays as it is ----
+
+_WEIGHTS = {}
+_EPOCH = 0
+
+
+def refresh_weights(*ignored):
+    """Quantise every weight anew at its next use. Needed only where values change behind PyTorch's
+    back (`weight.data.copy_`): optimizers and loading are noticed."""
+    global _EPOCH
+    _EPOCH += 1
+
+
+register_optimizer_step_post_hook(refresh_weights)
+
+
+def _version(weight):
+    try:
+        return weight._version
+    except RuntimeError:  # tensors of inference_mode have none
+        return None
+
+
+def _capturing(weight):
+    """A graph quantises at every replay what it multiplies: it neither takes copies nor leaves any."""
+    return weight.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def _settings(product, operand):
+    """What a quantised copy depends on, as arguments of `quantize`."""
+    return dict(rotation=product.rotation, rounding=operand.rounding,
+                scale_rule=operand.scale_rule, scale_block=operand.scale_block,
+                signs=product.signs, biased=product.biased)
+
+
+def _both(product, operand, other_product, other):
+    """Whether one reading can give the row copy of one product and the column copy of another."""
+    return (product.quantized and other_product.quantized
+            and _settings(product, operand) == _settings(other_product, other))
+
+
+def _make_weight_copies(weight, recipe, noise, place, names):
+    weight = weight.detach()
+    fprop, dgrad = recipe.fprop, recipe.dgrad
+    if "fprop" in names and "dgrad" in names and _both(fprop, fprop.b, dgrad, dgrad.b):
+        made = _OPS.quantize_both(weight, noise, place, **_settings(fprop, fprop.b), tensor=WEIGHT)
+        return {"fprop": made[:2], "dgrad": made[2:]}
+    out = {}
+    for name, copies in (("fprop", "rows"), ("dgrad", "columns")):
+        product = getattr(recipe, name)
+        if name in names:
+            out[name] = _OPS.quantize(weight, noise, place, **_settings(product, product.b),
+                                      copies=copies, tensor=WEIGHT)
+    return out
+
+
+def _time(noise):
+    """What a weight's draws depend on. Noise on the GPU is not read here: an optimizer step renews
+    the copies."""
+    return None if noise.is_cuda else tuple(noise[:3].tolist())
+
+
+def _weight_copies(weight, recipe, noise, place, names, cached):
+    """{"fprop": (codes, scales) of W, "dgrad": of W^T} for at least the names asked for."""
+    version = _version(weight)
+    if not cached or version is None or _capturing(weight):
+        return _make_weight_copies(weight, recipe, noise, place, names)
+    drawn = any(getattr(recipe, name).draws for name in ("fprop", "dgrad"))
+    stamp = (version, _EPOCH, weight.shape, weight.dtype, recipe,
+             _time(noise) if drawn and noise is not None else None)
+    key = weight.device, weight.data_ptr()
+    entry = _WEIGHTS.get(key)
+    if entry is None or entry[0]() is None or entry[1] != stamp:
+        entry = (weakref.ref(weight, lambda _: _WEIGHTS.pop(key, None)), stamp, {})
+        _WEIGHTS[key] = entry
+    copies = entry[2]
+    missing = [name for name in names if name not in copies]
+    if missing:
+        copies.update(_make_weight_copies(weight, recipe, noise, place, missing))
+    return copies
+
+
+# ---- the operators ----
+
+_LIBRARY.define(
+    "linear(Tensor x, Tensor weight, Tensor? bias, Tensor? main_grad, Tensor? noise, "
+    "Tensor? place, str recipe, bool training, bool cached=True) -> "
+    "(Tensor, Tensor, Tensor, Tensor)", tags=torch_ops._TAGS)
+_LIBRARY.define(
+    "linear_backward(Tensor dy, Tensor? x, Tensor xt, Tensor xt_scales, Tensor weight, "
+    "Tensor(a!)? main_grad, Tensor? noise, Tensor? place, str recipe, bool need_dx, "
+    "bool need_dw, bool cached=True) -> (Tensor, Tensor)", tags=torch_ops._TAGS[:1])
+
+
+def _product_arguments(product, role):
+    return dict(rotation=product.rotation, role=role, scale_rule=product.a.scale_rule,
+                contract=product.contract, spread=product.spread)
+
+
+def _kept(x, recipe, training):
+    """Elements of X^T's copy; none where Wgrad does not want it."""
+    tokens, features = x.shape
+    if not (training and recipe.wgrad.quantized):
+        return 0
+    return features * torch_ops._padded(tokens, recipe.wgrad.rotation)
+
+
+def _noise_kept(x, noise, recipe, training):
+    """The noise of this call, as the backward pass will need it; none where it draws nothing."""
+    if training and noise is not None and recipe.draws:
+        return noise.clone()
+    return x.new_empty(0, dtype=torch.int64)
+
+
+def _linear(x, weight, bias, main_grad, noise, place, recipe, training, cached=True):
+    recipe = recipes.from_json(recipe)
+    fprop, wgrad = recipe.fprop, recipe.wgrad
+    keep = training and wgrad.quantized
+    x_copy = xt = None
+    if keep and _both(fprop, fprop.a, wgrad, wgrad.b):
+        made = _OPS.quantize_both(x, noise, place, **_settings(fprop, fprop.a), tensor=X)
+        x_copy, xt = made[:2], made[2:]
+    else:
+        if fprop.quantized:
+            x_copy = _OPS.quantize(x, noise, place, **_settings(fprop, fprop.a), tensor=X)
+        if keep:
+            xt = _OPS.quantize(x, noise, place, **_settings(wgrad, wgrad.b), copies="columns",
+                               tensor=X)
+    if fprop.quantized:
+        names = [name for name in ("fprop", "dgrad")
+                 if getattr(recipe, name).quantized
+                 and (name == "fprop" or (training and cached and not _capturing(weight)))]
+        w = _weight_copies(weight, recipe, noise, place, names, cached)["fprop"]
+        y = _OPS.gemm(*x_copy, *w, bias, dtype=x.dtype, **_product_arguments(fprop, "fprop"))
+    else:
+        y = torch.nn.functional.linear(x, weight.to(x.dtype),
+                                       None if bias is None else bias.to(x.dtype))
+    if xt is None:
+        xt = (x.new_empty(0, dtype=torch.uint8), x.new_empty(0, dtype=torch.uint8))
+    # Flat: an axis of tokens / 32 would have tracing ask whether it is 1, and trace again for that.
+    return y, *(part.view(-1) for part in xt), _noise_kept(x, noise, recipe, training)
+
+
+def _linear_fake(x, weight, bias, main_grad, noise, place, recipe, training, cached=True):
+    recipe = recipes.from_json(recipe)
+    elements = _kept(x, recipe, training)
+    return (x.new_empty((x.shape[0], weight.shape[0])),
+            x.new_empty(elements // 2, dtype=torch.uint8),
+            x.new_empty(elements // 32, dtype=torch.uint8),
+            _noise_kept(x, noise, recipe, training))
+
+
+def _dy_copies(dy, recipe, noise, place, need_dx, need_dw):
+    dgrad, wgrad = recipe.dgrad, recipe.wgrad
+    rows, columns = need_dx and dgrad.quantized, need_dw and wgrad.quantized
+    if rows and columns and _both(dgrad, dgrad.a, wgrad, wgrad.a):
+        made = _OPS.quantize_both(dy, noise, place, **_settings(dgrad, dgrad.a), tensor=DY)
+        return made[:2], made[2:]
+    return (_OPS.quantize(dy, noise, place, **_settings(dgrad, dgrad.a), tensor=DY)
+            if rows else None,
+            _OPS.quantize(dy, noise, place, **_settings(wgrad, wgrad.a), copies="columns",
+                          tensor=DY) if columns else None)
+
+
+def _linear_backward(dy, x, xt, xt_scales, weight, main_grad, noise, place, recipe, need_dx,
+                     need_dw, cached=True):
+    recipe = recipes.from_json(recipe)
+    dy = dy if dy.stride(1) == 1 else dy.contiguous()
+    rows, columns = _dy_copies(dy, recipe, noise, place, need_dx, need_dw)
+    dx = dw = dy.new_empty((0, 0))
+    if need_dx and rows is None:
+        dx = dy @ weight.to(dy.dtype)
+    elif need_dx:
+        w = _weight_copies(weight, recipe, noise, place, ["dgrad"], cached)["dgrad"]
+        dx = _OPS.gemm(*rows, *w, dtype=dy.dtype, **_product_arguments(recipe.dgrad, "dgrad"))
+    if need_dw and columns is None:
+        dw = dy.t() @ x
+        if main_grad is None:
+            dw = dw.to(weight.dtype)
+        else:
+            main_grad.add_(dw)
+    elif need_dw:
+        features = weight.shape[1]
+        operands = (*columns, *(part.view(features, part.numel() // features)
+                                for part in (xt, xt_scales)))
+        arguments = _product_arguments(recipe.wgrad, "wgrad")
+        if main_grad is not None:
+            _OPS.gemm_add_(main_grad, *operands, **arguments)
+        else:
+            dw = _OPS.gemm(*operands, dtype=weight.dtype, **arguments)
+    if main_grad is not None or not need_dw:
+        dw = dy.new_empty((0, 0), dtype=weight.dtype)
+    return dx, dw.clone() if dw is dx else dw
+
+
+def _linear_backward_fake(dy, x, xt, xt_scales, weight, main_grad, noise, place, recipe, need_dx,
+                          need_dw, cached=True):
+    dx = dy.new_empty((dy.shape[0], weight.shape[1]) if need_dx else (0, 0))
+    whole = need_dw and main_grad is None
+    return dx, dy.new_empty(weight.shape if whole else (0, 0), dtype=weight.dtype)
+
+
+def _keep_for_backward(ctx, inputs, output):
+    x, weight, bias, main_grad, noise, place, recipe, training, cached = inputs
+    _, xt, xt_scales, noise_then = output
+    ctx.recipe, ctx.cached, ctx.training = recipe, cached, training
+    ctx.bias_dtype = None if bias is None else bias.dtype
+    ctx.noise = noise is not None and recipes.from_json(recipe).draws
+    quantized = recipes.from_json(recipe).wgrad.quantized
+    ctx.save_for_backward(None if quantized else x, xt, xt_scales, weight, main_grad, noise_then,
+                          place)
+
+
+def _backward(ctx, dy, *ignored):
+    x, xt, xt_scales, weight, main_grad, noise, place = ctx.saved_tensors
+    need_dx, need_dw, need_db = ctx.needs_input_grad[:3]
+    dx = dw = db = None
+    if need_dx or need_dw:
+        dx, dw = _OPS.linear_backward(
+            dy, x, xt, xt_scales, weight, main_grad, noise if ctx.noise else None, place,
+            ctx.recipe, need_dx, need_dw, ctx.cached)
+    if need_db:
+        db = dy.sum(0, dtype=torch.float32).to(ctx.bias_dtype)
+    return (dx if need_dx else None, dw if need_dw and main_grad is None else None, db,
+            None, None, None, None, None, None)
+
+
+torch_ops.register("linear", _linear, _linear_fake, _LIBRARY)
+torch_ops.register("linear_backward", _linear_backward, _linear_backward_fake, _LIBRARY)
+torch.library.register_autograd("quarterturn::linear", _backward,
+                                setup_context=_keep_for_backward, lib=_LIBRARY)
+
+
+# ---- modules ----
+
+class Noise:
+    """Seeds and counters that a model's layers draw by, as one small tensor which they share. On the
+    CPU by default; on the GPU (device="cuda") a captured CUDA graph draws by what `set` wrote last,
+    but signs per call and a token origin are not to be had there."""
+
+    KEY = "quarterturn_noise._extra_state"
+
+    def __init__(self, seed=0, sign_seed=None, recipe=None, device="cpu"):
+        self._fields = dict.fromkeys(torch_ops.NOISE_FIELDS, 0)
+        self._fields.update(seed=seed, sign_seed=seed if sign_seed is None else sign_seed)
+        self.values = torch_ops.noise(device=device, **self._fields)
+        self.recipe = recipe
+        self.layers, self.left = [], {}
+
+    def set(self, **fields):
+        """Any of seed, sign_seed, step, microbatch, token0, tokens."""
+        now = {**self._fields, **fields}
+        if self.values.is_cuda and (now["token0"] or now["tokens"]):
+            raise ValueError("token0 and tokens with noise on the GPU: give noise on the CPU")
+        numbers = torch.tensor(torch_ops.noise_values(**now), dtype=torch.int64)
+        self._fields = now
+        self.values.copy_(numbers)
+
+    def get(self, name):
+        return self._fields[name]
+
+    @contextlib.contextmanager
+    def at(self, values):
+        """Draws as it was at the time of these values (a clone of `values`)."""
+        now = self.values.clone()
+        self.values.copy_(values)
+        try:
+            yield
+        finally:
+            self.values.copy_(now)
+
+    def recompute(self):
+        """context_fn of torch.utils.checkpoint.checkpoint: recomputes with the noise of the first
+        run."""
+        return contextlib.nullcontext(), self.at(self.values.clone())
+
+    def state_dict(self):
+        return {"noise": dict(self._fields),
+                "recipe": self.recipe.to_json() if self.recipe else None, "version": version()}
+
+    def load_state_dict(self, state):
+        self.set(**state["noise"])
+        mine = self.recipe.to_json() if self.recipe else None
+        if state.get("recipe") != mine:
+            warnings.warn(f"this state was saved under the recipe {_name(state.get('recipe'))}, the "
+                          f"model has {_name(mine)}: codes will differ from here on", stacklevel=2)
+        refresh_weights()
+
+    def attach(self, model):
+        """Makes model.state_dict() carry this, and model.load_state_dict() restore it where the
+        state has it (one of the model before it was converted has not)."""
+        model.register_state_dict_post_hook(_Save(self))
+        model.register_load_state_dict_pre_hook(_Load(self))
+
+
+class _Save:
+    """A hook that a copy of the model copies with its noise."""
+
+    def __init__(self, noise):
+        self.noise = noise
+
+    def __call__(self, module, state_dict, prefix, metadata):
+        state_dict[prefix + Noise.KEY] = self.noise.state_dict()
+
+
+class _Load(_Save):
+    def __call__(self, module, state_dict, prefix, metadata, strict, missing, unexpected, errors):
+        state = state_dict.pop(prefix + Noise.KEY, None)
+        if state is not None:
+            self.noise.load_state_dict(state)
+        refresh_weights()
+
+
+def _name(text):
+    return "none" if text is None else f"'{json.loads(text)['name']}' ({zlib.crc32(text.encode()):08x})"
+
+
+class Linear(torch.nn.Linear):
+    """nn.Linear whose products follow a recipe. x [..., in] in f32, bf16 or f16 (under autocast: its
+    type) gives [..., out] in x's type; the weight may have another, such as f32. Its gradient has the
+    weight's type, or goes into weight.main_grad (f32, [out, in], which a caller provides and zeroes)
+    when `main_grad` is true.
+
+    In features must be a multiple of 32 and of Fprop's rotation, out features of Dgrad's; the number
+    of tokens may be anything."""
+
+    def __init__(self, in_features, out_features, bias=True, device=None, dtype=None, *, recipe,
+                 noise=None, layer=0, main_grad=False, cache_weights=True):
+        super().__init__(in_features, out_features, bias, device, dtype)
+        self._adopt(recipes.load(recipe), noise, layer, main_grad, cache_weights)
+
+    @classmethod
+    def of(cls, linear, recipe, noise=None, layer=0, main_grad=False, cache_weights=True):
+        """The same layer by a recipe: it shares `linear`'s parameters."""
+        made = cls.__new__(cls)
+        torch.nn.Module.__init__(made)
+        made.in_features, made.out_features = linear.in_features, linear.out_features
+        made.weight, made.bias = linear.weight, linear.bias
+        made.training = linear.training
+        made._adopt(recipes.load(recipe), noise, layer, main_grad, cache_weights)
+        return made
+
+    def _adopt(self, recipe, noise, layer, main_grad, cache_weights):
+        reason = refusal(self.in_features, self.out_features, recipe)
+        if reason:
+            raise ValueError(reason)
+        if recipe.draws and noise is None:
+            raise ValueError(f"recipe '{recipe.name}' draws noise or signs: give a Noise")
+        self.recipe, self.recipe_text = recipe, recipe.to_json()
+        self.main_grad, self.cache_weights = main_grad, cache_weights
+        # Without draws an operator takes neither, so that CUDA graphs may hold it.
+        self.noise = noise.values if recipe.draws else None
+        self.place = (torch.tensor([layer, 0, 0, 0, 0], dtype=torch.int64, device="cpu")
+                      if recipe.draws else None)
+
+    def set_shard(self, row0=0, column0=0, rows=0, columns=0):
+        """This weight is the part of a [rows, columns] one that begins at (row0, column0): its noise
+        is that of the whole. All are multiples of 32 and of the rotations."""
+        if self.place is not None:
+            self.place[1:] = torch.tensor([row0, column0, rows, columns])
+
+    def forward(self, x):
+        if torch.is_autocast_enabled(x.device.type):
+            x = x.to(torch.get_autocast_dtype(x.device.type))
+        flat = x.reshape(-1, self.in_features)
+        main_grad = self.weight.main_grad if self.main_grad else None
+        y = _OPS.linear(flat, self.weight, self.bias, main_grad, self.noise, self.place,
+                        self.recipe_text, torch.is_grad_enabled() and self.weight.requires_grad,
+                        self.cache_weights)[0]
+        return y.reshape(*x.shape[:-1], self.out_features)
+
+    def extra_repr(self):
+        return f"{super().extra_repr()}, recipe={self.recipe.name}"
+
+
+def refusal(in_features, out_features, recipe):
+    """Why a layer of this size cannot follow the recipe; empty where it can."""
+    unit_in, unit_out = recipe.unit
+    if in_features % unit_in:
+        return (f"in_features = {in_features} is not a multiple of {unit_in} (the MX block and "
+                "Fprop's rotation)")
+    if out_features % unit_out:
+        return (f"out_features = {out_features} is not a multiple of {unit_out} (the MX block and "
+                "Dgrad's rotation)")
+    return ""
+
+
+def convert(model, recipe, seed=0, *, noise=None, noise_device="cpu", prefix="", main_grad=False,
+            cache_weights=True):
+    """Replaces the nn.Linear of `model` that the recipe names, in place, and returns the Noise they
+    share; model.state_dict() carries it.
+
+    noise.layers: names of the layers replaced; noise.left: {name: why not}. `prefix` goes before
+    names where the model is a part of a whole (a pipeline's stage): noise belongs to whole names."""
+    recipe = recipes.load(recipe)
+    noise = noise or Noise(seed, recipe=recipe, device=noise_device)
+    linears = {name: module for name, module in model.named_modules()
+               if type(module) is torch.nn.Linear}
+    chosen = set(recipe.layers(list(linears)))
+    for name, module in linears.items():
+        if not (recipe.fprop.quantized or recipe.dgrad.quantized or recipe.wgrad.quantized):
+            noise.left[name] = "the recipe has no product in MXFP4"
+            continue
+        if name not in chosen:
+            noise.left[name] = "the recipe keeps it in high precision"
+            continue
+        reason = refusal(module.in_features, module.out_features, recipe)
+        if reason:
+            noise.left[name] = reason
+            continue
+        parent, _, child = name.rpartition(".")
+        made = Linear.of(module, recipe, noise, zlib.crc32((prefix + name).encode()), main_grad,
+                         cache_weights)
+        setattr(model.get_submodule(parent), child, made)
+        noise.layers.append(name)
+    noise.attach(model)
+    return noise

@@ -1,0 +1,462 @@
+"""torch.ops.quarterturn and quarterturn.nn on the CPU back end, against NumPy in float64."""
+
+import copy
+import dataclasses
+import io
+import os
+import sys
+import tempfile
+import unittest
+import warnings
+
+sys.path.insert(0, os.environ["QTURN_PYTHON"])
+
+try:
+    import numpy as np
+    import torch
+    import torch._dynamo.testing
+    from torch.library import opcheck
+except ImportError as error:
+    print(f"SKIPPED: {error} (PyTorch 2.4 or later)")
+    sys.exit(0)
+if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 4):
+    print(f"SKIPPED: PyTorch {torch.__version__} has no torch.library.register_autograd; 2.4 has")
+    sys.exit(0)
+
+import mxfp4_reference as reference
+from quarterturn import recipes, torch_ops
+from quarterturn import nn as qnn
+from quarterturn.recipes import Operand, Product, Recipe
+
+ops = torch.ops.quarterturn
+DEVICE = os.environ.get("QTURN_TEST_DEVICE", "cpu")
+if DEVICE == "cpu":
+    # Kernels that are built in: no compiler is started.
+    torch_ops.configure("cpu", jit="off", threads=2)
+
+SR = Operand("sr16", "rceil")
+MIXED = Recipe("mixed", Product(rotation=32, a=Operand("rne", "even"), b=Operand("rne", "rceil")),
+               Product(rotation=16, signs="per_call", a=SR, b=SR),
+               Product(rotation=64, signs="fixed:123456789abcdef0", a=SR, b=Operand("rne", "ceil")))
+
+
+def whole(recipe):
+    """The recipe for models of two layers: no layer is left out."""
+    return dataclasses.replace(recipe, keep=(), keep_tail=0.0)
+
+
+def draw(*shape, seed=0, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator).to(dtype).to(DEVICE)
+
+
+def noise_tensor(seed=5, signs=9, step=3, microbatch=1, token0=0, tokens=0):
+    return torch_ops.noise(seed=seed, sign_seed=signs, step=step, microbatch=microbatch,
+                           token0=token0, tokens=tokens)
+
+
+def flips_of(product, layer, noise):
+    kind, _, mask = product.signs.partition(":")
+    if kind == "none":
+        return None
+    if kind == "fixed":
+        return np.array([(int(mask, 16) >> j) & 1 for j in range(product.rotation)])
+    _, signs, step = noise[:3].tolist()
+    return reference.per_call_signs(torch_ops.sign_seed(signs, layer, step), product.rotation)
+
+
+def expected_copy(matrix, product, operand, transposed, tensor, layer, noise):
+    """codes and bytes of one operand of one product, by the reference."""
+    x = matrix.detach().float().cpu().numpy()
+    x = np.ascontiguousarray(x.T) if transposed else x
+    seed, _, step, microbatch = noise[:4].tolist()
+    random = None
+    if operand.draws:
+        stream = torch_ops.noise_stream(layer, step, microbatch, tensor)
+        unit = max(32, product.rotation)
+        padded = x.shape[0], (x.shape[1] + unit - 1) // unit * unit
+        random = reference.random16(padded, seed, stream, transposed, k_global=x.shape[1])
+    return reference.quantize(x, product.rotation, operand.scale_rule,
+                              flips_of(product, layer, noise), random,
+                              operand.scale_block == "32x32")
+
+
+def expected_product(a, b, product):
+    """The float64 product of two copies, and what its rounding errors are measured by."""
+    a, b = reference.values(*a), reference.values(*b)
+    factor = 16 / 9 if product.a.scale_rule == "ts34" else 1.0
+    return factor * (a @ b.T), factor * (np.abs(a) @ np.abs(b).T)
+
+
+class Ops(unittest.TestCase):
+    def test_codes_are_those_of_the_contract(self):
+        x = draw(40, 128, seed=1)
+        noise = noise_tensor()
+        cases = [(Product(rotation=g, signs=s), Operand(r, rule), copies)
+                 for g, s, r, rule, copies in (
+                     (0, "none", "rne", "floor", False), (16, "none", "rne", "rceil", False),
+                     (32, "per_call", "rne", "even", True), (64, "fixed:f00d", "rne", "ceil", True),
+                     (128, "per_call", "sr16", "ts34", False), (32, "none", "rne", "quest", False),
+                     (32, "none", "sr16", "rceil", True), (0, "none", "sr16", "rceil", False))]
+        for product, operand, transposed in cases:
+            for tensor in (torch_ops.X, torch_ops.WEIGHT, torch_ops.DY):
+                got = ops.quantize(x, noise, None, rotation=product.rotation, signs=product.signs,
+                                   rounding=operand.rounding, scale_rule=operand.scale_rule,
+                                   copies="columns" if transposed else "rows", tensor=tensor)
+                codes, scale = expected_copy(x, product, operand, transposed, tensor, 0, noise)
+                np.testing.assert_array_equal(got[1].cpu(), scale, f"{product} {operand}")
+                np.testing.assert_array_equal(got[0].cpu(), reference.pack(codes),
+                                              f"{product} {operand}")
+                shown = ops.dequantize(*got, rotation=product.rotation)
+                np.testing.assert_array_equal(shown.cpu(), reference.values(codes, scale))
+
+    def test_counters_are_pinned(self):
+        # Another value here would change the codes of every run that goes on from a checkpoint.
+        self.assertEqual(torch_ops.noise_stream(7, 11, 13, torch_ops.X), 184095735)
+        self.assertEqual(torch_ops.sign_seed(5, 7, 11), 7121042975348580160)
+        self.assertEqual(torch_ops.noise_stream(7, 11, 13, torch_ops.WEIGHT),
+                         torch_ops.noise_stream(7, 11, 14, torch_ops.WEIGHT))
+
+    def test_a_shard_draws_what_the_whole_draws(self):
+        x = draw(96, 128, seed=2)
+        settings = dict(rotation=32, rounding="sr16")
+        whole_rows = ops.quantize(x, noise_tensor(), **settings)
+        whole_columns = ops.quantize(x, noise_tensor(), copies="columns", **settings)
+        for first, last in ((0, 32), (32, 96)):
+            rows, scale, columns, column_scale = ops.quantize_both(
+                x[first:last], noise_tensor(token0=first, tokens=96), **settings)
+            self.assertTrue(torch.equal(rows, whole_rows[0][first:last]))
+            self.assertTrue(torch.equal(scale, whole_rows[1][first:last]))
+            self.assertTrue(torch.equal(columns, whole_columns[0][:, first // 2:last // 2]))
+            self.assertTrue(torch.equal(column_scale,
+                                        whole_columns[1][:, first // 32:last // 32]))
+        # A shard of a weight: rows 32 to 96 and columns 64 to 128 of [96, 128].
+        place = torch.tensor([0, 32, 64, 96, 128])
+        settings["tensor"] = torch_ops.WEIGHT
+        rows, _, columns, _ = ops.quantize_both(x[32:, 64:], noise_tensor(), place, **settings)
+        whole_rows = ops.quantize(x, noise_tensor(), **settings)
+        whole_columns = ops.quantize(x, noise_tensor(), copies="columns", **settings)
+        self.assertTrue(torch.equal(rows, whole_rows[0][32:, 32:]))
+        self.assertTrue(torch.equal(columns, whole_columns[0][64:, 16:]))
+
+    def test_opcheck(self):
+        x, w = draw(33, 64, dtype=torch.bfloat16), draw(96, 64, seed=3, dtype=torch.bfloat16)
+        noise, bias = noise_tensor(), draw(96)
+        a, b = ops.quantize(x, rotation=32), ops.quantize(w, rotation=32)
+        layer = qnn.Linear(64, 96, recipe=MIXED, noise=qnn.Noise(1), device=DEVICE)
+        needs = [t.clone().requires_grad_() for t in (x, w)]
+        for op, args, options in (
+                (ops.quantize, (x, noise), dict(rotation=32, rounding="sr16", copies="columns")),
+                (ops.quantize_both, (x, noise), dict(rotation=16, signs="per_call")),
+                (ops.dequantize, a, dict(rotation=32)),
+                (ops.gemm, (*a, *b, bias), dict(rotation=32, dtype=torch.float32)),
+                (ops.gemm_add_, (draw(33, 96), *a, *b), dict(rotation=32)),
+                (ops.hadamard_gemm, needs, {}),
+                (ops.linear, (needs[0].float().detach().requires_grad_(), layer.weight, layer.bias,
+                              None, layer.noise, layer.place, layer.recipe_text, True), {})):
+            opcheck(op.default, tuple(args), options)
+
+    def test_tracing_takes_any_token_count_without_another_graph(self):
+        def step(x, w):
+            codes, scales = ops.quantize(x, rotation=32)
+            packed, packed_scales = ops.quantize(w, rotation=32)
+            return ops.gemm(codes, scales, packed, packed_scales, rotation=32).float().relu()
+
+        counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(step, fullgraph=True, dynamic=True, backend=counter)
+        w = draw(64, 128)
+        for tokens in (70, 3, 129, 2, 1000):
+            x = draw(tokens, 128, seed=tokens)
+            self.assertTrue(torch.equal(compiled(x, w), step(x, w)))
+        self.assertEqual(counter.frame_count, 1)
+
+    def test_hadamard_gemm_is_differentiable(self):
+        x, w = draw(40, 64).requires_grad_(), draw(32, 64, seed=1).requires_grad_()
+        y = ops.hadamard_gemm(x, w, rotation=32, alpha=0.5)
+        y.sum().backward()
+        torch.testing.assert_close(x.grad, 0.5 * w.detach().sum(0).expand(40, 64))
+        torch.testing.assert_close(w.grad, 0.5 * x.detach().sum(0).expand(32, 64))
+
+    def test_errors_say_what_was_given(self):
+        x = draw(16, 64)
+        codes, scales = ops.quantize(x)
+        with self.assertRaisesRegex(ValueError, "K = 64, b K = 128"):
+            ops.gemm(codes, scales, *ops.quantize(draw(16, 128)))
+        with self.assertRaisesRegex(ValueError, r"\[rows, K / 32\]"):
+            ops.gemm(codes, scales[:, :1], codes, scales)
+        with self.assertRaisesRegex(ValueError, "give `noise`"):
+            ops.quantize(x, rounding="sr16")
+        with self.assertRaisesRegex(TypeError, "float64"):
+            ops.quantize(x.double())
+
+
+class Model(torch.nn.Module):
+    def __init__(self, width=64, inner=128):
+        super().__init__()
+        self.up = torch.nn.Linear(width, inner)
+        self.down = torch.nn.Linear(inner, width, bias=False)
+
+    def forward(self, x):
+        return x + self.down(torch.nn.functional.silu(self.up(x)))
+
+
+def model_of(recipe, seed=0, dtype=torch.float32, **options):
+    torch.manual_seed(seed)
+    model = Model().to(DEVICE, dtype)
+    noise = qnn.convert(model, whole(recipe), seed=1, **options)
+    return model, noise
+
+
+def train(model, noise, optimizer, first, last):
+    losses = []
+    for step in range(first, last):
+        for microbatch in range(2):
+            noise.set(step=step, microbatch=microbatch)
+            x = draw(48, 64, seed=2 * (step % 4) + microbatch)
+            loss = (model(x) - 0.5 * x.roll(1, 1)).square().mean()
+            loss.backward()
+            losses.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
+
+
+class LinearTest(unittest.TestCase):
+    def check_against_float64(self, recipe, dtype, tokens):
+        noise = qnn.Noise(5, 9, recipe)
+        noise.set(step=3, microbatch=1)
+        layer = qnn.Linear(128, 64, recipe=recipe, noise=noise, layer=77, device=DEVICE)
+        with torch.no_grad():
+            layer.weight.copy_(draw(64, 128, seed=1) / 8)
+            layer.bias.copy_(draw(64, seed=2))
+        x, dy = draw(tokens, 128, seed=3, dtype=dtype), draw(tokens, 64, seed=4, dtype=dtype)
+        x.requires_grad_()
+        y = layer(x)
+        y.backward(dy)
+        X, W, DY = torch_ops.X, torch_ops.WEIGHT, torch_ops.DY
+        operands = {"fprop": ((x, False, X), (layer.weight, False, W)),
+                    "dgrad": ((dy, False, DY), (layer.weight, True, W)),
+                    "wgrad": ((dy, True, DY), (x, True, X))}
+        got = {"fprop": y.float() - layer.bias, "dgrad": x.grad, "wgrad": layer.weight.grad}
+        for name, pair in operands.items():
+            product = getattr(recipe, name)
+            if product.quantized:
+                wanted, size = expected_product(*(
+                    expected_copy(matrix, product, operand, transposed, tensor, 77, noise.values)
+                    for (matrix, transposed, tensor), operand in zip(pair, (product.a, product.b))),
+                    product)
+            else:
+                a, b = (m.detach().double().cpu().numpy() for m, _, _ in pair)
+                a = a.T if name == "wgrad" else a
+                b = b if name == "fprop" else b.T
+                wanted, size = a @ b.T, np.abs(a) @ np.abs(b).T
+            error = np.abs(got[name].detach().double().cpu().numpy() - wanted)
+            # Results are rounded once to their type (fprop: with the bias, of up to 4).
+            rounding = 2.0**-8 if got[name].dtype != torch.float32 or (
+                name == "fprop" and dtype != torch.float32) else 2.0**-22
+            if not product.quantized and dtype != torch.float32:
+                rounding = 2.0**-7
+            bound = rounding * (np.abs(wanted) + 4) + 1e-6 * size
+            self.assertLess((error / bound).max(), 1, f"{recipe.name} {name}")
+        torch.testing.assert_close(layer.bias.grad, dy.float().sum(0))
+
+    def test_every_product_is_that_of_the_recipe_in_float64(self):
+        for recipe in (*recipes.PRESETS.values(), MIXED):
+            self.check_against_float64(recipe, torch.float32, 45)
+        self.check_against_float64(recipes.amd_det_h16, torch.bfloat16, 64)
+        self.check_against_float64(recipes.amazon_rht_sr, torch.bfloat16, 32)
+
+    def test_what_is_kept_is_a_quarter_of_bf16(self):
+        x = draw(512, 256, dtype=torch.bfloat16).requires_grad_()
+
+        def kept(layer):
+            seen = {}
+
+            def note(tensor):
+                if tensor.data_ptr() not in {p.data_ptr() for p in layer.parameters()}:
+                    seen[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+                return tensor
+
+            with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+                layer(x)
+            return sum(seen.values())
+
+        plain = kept(torch.nn.Linear(256, 256, device=DEVICE, dtype=torch.bfloat16))
+        self.assertEqual(plain, 512 * 256 * 2)
+        for recipe in (recipes.amd_det_h16, recipes.amazon_rht_sr, recipes.nvidia_like):
+            layer = qnn.Linear(256, 256, recipe=recipe, noise=qnn.Noise(1), device=DEVICE,
+                               dtype=torch.bfloat16)
+            # 4.25 of 16 bits, and a few words of counters.
+            self.assertLessEqual(kept(layer), plain * 4.25 / 16 + 128, recipe.name)
+
+    def test_loss_falls_and_runs_repeat_bit_for_bit(self):
+        for recipe in (recipes.amazon_rht_sr, recipes.amd_det_h16):
+            results = []
+            for _ in range(2):
+                model, noise = model_of(recipe)
+                optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+                losses = train(model, noise, optimizer, 0, 20)
+                results.append((losses, model.up.weight.detach().clone()))
+            self.assertEqual(results[0][0], results[1][0])
+            self.assertTrue(torch.equal(results[0][1], results[1][1]))
+            first, last = np.mean(results[0][0][:8]), np.mean(results[0][0][-8:])
+            self.assertLess(last, 0.8 * first, recipe.name)
+
+    def test_a_resumed_run_has_the_same_bits(self):
+        model, noise = model_of(MIXED)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+        train(model, noise, optimizer, 0, 3)
+        file = io.BytesIO()
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
+        wanted = train(model, noise, optimizer, 3, 6)
+
+        again, other_noise = model_of(MIXED, seed=9)
+        other_noise.set(seed=1234)
+        optimizer = torch.optim.AdamW(again.parameters(), lr=3e-3)
+        again(draw(4, 64))  # its copies of the weights must not outlive loading
+        file.seek(0)
+        state = torch.load(file, weights_only=True)
+        again.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        self.assertEqual(other_noise.get("seed"), 1)
+        self.assertEqual(train(again, other_noise, optimizer, 3, 6), wanted)
+
+    def test_states_load_across_recipes_with_a_word(self):
+        plain = Model().to(DEVICE).state_dict()
+        model, _ = model_of(recipes.amd_det_h16)
+        model.load_state_dict(plain)
+        other, _ = model_of(recipes.quartet)
+        with self.assertWarnsRegex(UserWarning, "amd_det_h16.*quartet"):
+            other.load_state_dict(model.state_dict())
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            copy.deepcopy(model).load_state_dict(model.state_dict())
+
+    def runs(self):
+        backend, index = ("cpu", -1) if DEVICE == "cpu" else ("cuda", 0)
+        return torch_ops._CONTEXTS.get(backend, index).stats()["runs"]
+
+    def test_weights_are_quantised_once_a_step(self):
+        model, noise = model_of(recipes.amd_det_h16)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        counts = []
+        for step in range(2):
+            for _ in range(3):
+                before = self.runs()
+                model(draw(32, 64)).square().mean().backward()
+                counts.append(self.runs() - before)
+            optimizer.step()
+            optimizer.zero_grad()
+        # X and dY once for both copies, and the products: three of the second layer, two of the
+        # first, whose input needs no gradient. Each layer's W once a step, for both copies.
+        self.assertEqual(counts, [11, 9, 9] * 2)
+        model(draw(32, 64))
+        with torch.no_grad():
+            model.up.weight.mul_(2)
+        before = self.runs()
+        model(draw(32, 64)).square().mean().backward()
+        self.assertEqual(self.runs() - before, 10)
+
+    def test_gradients_add_up_in_a_buffer_of_the_caller(self):
+        for recipe in (recipes.amd_det_h16, recipes.nvidia_like, recipes.bf16):
+            plain, noise = model_of(recipe)
+            torch.manual_seed(0)
+            model = Model().to(DEVICE)
+            other = qnn.convert(model, whole(recipe), seed=1, main_grad=True)
+            for p in model.parameters():
+                p.main_grad = torch.zeros(p.shape, device=DEVICE)
+            for microbatch in range(3):
+                for which in (noise, other):
+                    which.set(microbatch=microbatch)
+                for which in (plain, model):
+                    which(draw(40, 64, seed=microbatch)).square().mean().backward()
+            if recipe is recipes.bf16:
+                continue  # no layer was converted
+            self.assertIsNone(model.down.weight.grad)
+            torch.testing.assert_close(model.down.weight.main_grad, plain.down.weight.grad,
+                                       rtol=1e-5, atol=1e-6)
+
+    def test_checkpointing_recomputes_the_same_codes(self):
+        from torch.utils.checkpoint import checkpoint
+        gradients = []
+        for recomputed in (False, True):
+            model, noise = model_of(MIXED)
+            noise.set(step=4, microbatch=0)
+            x = draw(40, 64).requires_grad_()
+            y = checkpoint(model, x, use_reentrant=False,
+                           context_fn=noise.recompute) if recomputed else model(x)
+            noise.set(microbatch=1)  # as a pipeline does before the backward pass
+            y.square().mean().backward()
+            self.assertEqual(noise.get("microbatch"), 1)
+            gradients.append((x.grad, model.up.weight.grad, model.down.weight.grad))
+        for one, other in zip(*gradients):
+            self.assertTrue(torch.equal(one, other))
+
+    def test_a_compiled_model_is_the_model(self):
+        for recipe in (recipes.amd_det_h16, MIXED):
+            torch._dynamo.reset()
+            model, noise = model_of(recipe)
+            counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+            compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
+            for step, tokens in enumerate((70, 33, 2, 300)):
+                noise.set(step=step)
+                x = draw(tokens, 64, seed=step)
+                results = []
+                for run in (compiled, model):
+                    model.zero_grad()
+                    y = run(x)
+                    y.square().mean().backward()
+                    results.append((y, model.up.weight.grad, model.down.weight.grad))
+                for one, other in zip(*results):
+                    self.assertTrue(torch.equal(one, other))
+            self.assertEqual(counter.frame_count, 1, recipe.name)
+
+    def test_autocast_shapes_and_empty_batches(self):
+        model, noise = model_of(recipes.amd_det_h16)
+        with torch.autocast(DEVICE, torch.bfloat16):
+            y = model.up(draw(2, 3, 64))
+        self.assertEqual((y.dtype, tuple(y.shape)), (torch.bfloat16, (2, 3, 128)))
+        y.float().sum().backward()
+        self.assertEqual(model.up.weight.grad.dtype, torch.float32)
+        model.zero_grad()
+        model(draw(0, 64)).sum().backward()
+        self.assertFalse(model.up.weight.grad.any())
+        with torch.inference_mode():
+            self.assertEqual(tuple(model(draw(5, 64)).shape), (5, 64))
+
+    def test_what_does_not_fit_is_left_alone(self):
+        torch.manual_seed(0)
+        model = torch.nn.ModuleDict({"a": torch.nn.Linear(64, 64), "b": torch.nn.Linear(72, 64),
+                                     "lm_head": torch.nn.Linear(64, 128)})
+        noise = qnn.convert(model, "amd_det_h16")
+        self.assertEqual(noise.layers, ["a"])
+        self.assertIn("72 is not a multiple of 32", noise.left["b"])
+        self.assertIn("keeps", noise.left["lm_head"])
+        with self.assertRaisesRegex(ValueError, "48 is not a multiple of 32"):
+            qnn.Linear(64, 48, recipe="amd_det_h16")
+        with self.assertRaisesRegex(ValueError, "give a Noise"):
+            qnn.Linear(64, 64, recipe="amazon_rht_sr")
+
+    def test_fully_sharded_parameters(self):
+        import torch.distributed as dist
+        if not dist.is_available() or DEVICE != "cpu":
+            self.skipTest("needs torch.distributed on the CPU")
+        from torch.distributed.fsdp import fully_shard
+        with tempfile.TemporaryDirectory() as folder:
+            dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", 1), rank=0,
+                                    world_size=1)
+            try:
+                losses = []
+                for sharded in (False, True):
+                    model, noise = model_of(MIXED)
+                    if sharded:
+                        fully_shard(model)
+                    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+                    losses.append(train(model, noise, optimizer, 0, 4))
+                self.assertEqual(losses[0], losses[1])
+            finally:
+                dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    unittest.main()
