@@ -28,10 +28,12 @@ LogLevel level_of(const Settings& settings, LogLevel fallback) {
                              : fallback;
 }
 
-Env env_of(const DeviceInfo& device) {
+Env env_of(const DeviceInfo& device, const Settings& settings) {
   Env env;
   env.target = device.target.key();
   env.performance_class = device.performance_class;
+  if (const auto& profile = settings.text(Setting::data_profile); !profile.empty())
+    env.performance_class += fmt::format(" data={}", profile);
   env.driver = device.driver;
   env.compiler = device.compiler;
   env.library = kVersion;
@@ -97,7 +99,7 @@ Result<std::shared_ptr<Context>> Context::create(ContextOptions options) {
     if (!backend.ok()) return backend.status();
     out->backend_ = std::move(*backend);
   }
-  out->env_ = env_of(out->backend_->device());
+  out->env_ = env_of(out->backend_->device(), out->settings_);
 
   auto database = Database::open(out->locations_.database);
   if (!database.ok()) return database.status();

@@ -45,6 +45,9 @@ constexpr std::array<SettingSpec, kSettings> kSpecs = {{
      "public keys (64 hex digits) of those whose snapshots are served; empty: anybody's"},
     {Setting::pins, "pins", "QTURN_PINS", "", Kind::text, "",
      "file of plans that are served whatever the databases say"},
+    {Setting::data_profile, "data_profile", "QTURN_DATA_PROFILE", "", Kind::text, "",
+     "answers that were tuned with this data come first: captured:..., as `qturn tune --data` "
+     "says"},
     {Setting::cxx, "cxx", "QTURN_CXX", "", Kind::text, "",
      "C++ compiler command for CPU kernels; empty: $CXX, c++, g++, clang++"},
     {Setting::worker, "worker", "QTURN_WORKER", "", Kind::text, "",

@@ -29,6 +29,7 @@ enum class Setting {
   snapshots,
   snapshot_keys,
   pins,
+  data_profile,
   cxx,
   worker,
   compile_seconds,

@@ -185,7 +185,7 @@ Status Admission::prepare_cases() {
   const auto add = [&](const Sizes& at, Profile a, Profile b, Rows rows, float alpha, float beta,
                        bool special) {
     auto one = std::make_unique<Case>();
-    one->spec = {problem_, at, a, b, 11 + cases_.size(), rows, alpha, beta, special};
+    one->spec = {problem_, at, a, b, 11 + cases_.size(), rows, alpha, beta, special, {}};
     cases_.push_back(std::move(one));
   };
   const Profile real = profile_of(problem_.role);
@@ -608,7 +608,7 @@ Status Admission::check_bias(const Executable& executable, Certificate& certific
     if (clips(part.scale_rule)) continue;  // biased by what the caller asked for
     auto quantizer = Executable::build(backend_, part, Plan{{{StepKind::whole, step.variant}}});
     if (!quantizer.ok()) return quantizer.status();
-    InstanceSpec spec{part, {}, Profile::forward, Profile::weight, 5, Rows::tight, 1, 0, false};
+    InstanceSpec spec{part, {}, Profile::forward, Profile::weight, 5, Rows::tight, 1, 0, false, {}};
     const auto some = [](const Extent& e) { return std::clamp<std::int64_t>(32, e.lo, e.hi); };
     spec.sizes = {
         some(part.m), 0,

@@ -108,6 +108,7 @@ float Matrix::row_factor(std::int64_t row) const {
 }
 
 float Matrix::exact(std::int64_t row, std::int64_t column, float factor) const {
+  if (data_) return data_->at(row % data_->rows(), column % data_->columns());
   const std::uint64_t hash = Random::at(seed_, static_cast<std::uint64_t>(row * columns_ + column));
   switch (profile_) {
     case Profile::weight:

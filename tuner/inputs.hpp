@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string_view>
 #include <vector>
 
 #include "generator/enums.hpp"
+#include "tuner/captured.hpp"
 
 namespace quarterturn {
 
@@ -33,6 +35,9 @@ class Matrix {
   Matrix() = default;
   Matrix(Profile profile, std::uint64_t seed, DType type, std::int64_t rows, std::int64_t columns)
       : profile_(profile), seed_(seed), type_(type), rows_(rows), columns_(columns) {}
+  /// Values of a file, from its first row and column on, and again where it is smaller.
+  Matrix(std::shared_ptr<const Captured> data, DType type, std::int64_t rows, std::int64_t columns)
+      : data_(std::move(data)), type_(type), rows_(rows), columns_(columns) {}
 
   std::int64_t rows() const { return rows_; }
   std::int64_t columns() const { return columns_; }
@@ -53,6 +58,7 @@ class Matrix {
   float exact(std::int64_t row, std::int64_t column, float row_factor) const;
   float edge_case(std::int64_t row, std::int64_t column, std::uint64_t hash) const;
 
+  std::shared_ptr<const Captured> data_;
   Profile profile_ = Profile::weight;
   std::uint64_t seed_ = 0;
   DType type_ = DType::f32;

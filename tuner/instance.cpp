@@ -117,6 +117,9 @@ void Instance::describe_sources() {
     return out;
   };
   a_ = source(spec_.a_profile, 1, p.a_type, p.a_major, s.m, input_columns(p.prologue, s.k));
+  if (spec_.a_data)
+    for (Matrix& entry : a_.entries)
+      entry = Matrix(spec_.a_data, entry.type(), entry.rows(), entry.columns());
   a_.special = spec_.special;
   const auto side = [&](std::uint64_t salt, Profile profile, std::int64_t columns) {
     std::vector<Matrix> out;

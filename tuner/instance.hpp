@@ -28,6 +28,7 @@ struct InstanceSpec {
   /// A NaN in A's first and an infinity in its last row or, where A is stored as its transpose,
   /// column.
   bool special = false;
+  std::shared_ptr<const Captured> a_data;  ///< of A instead of its profile, where it is there
 };
 
 /// The high-precision source of an operand, [rows, k] as the contract sees it, and how it is

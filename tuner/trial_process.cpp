@@ -68,7 +68,9 @@ double TrialProcess::take_data_seconds() {
 
 // Where the program has left already, the request that follows finds out and says how.
 void TrialProcess::pose_problem() {
-  (void)write_line(json{{"problem", problem_.key()}, {"settings", options_.settings}}.dump());
+  (void)write_line(
+      json{{"problem", problem_.key()}, {"settings", options_.settings}, {"data", options_.data}}
+          .dump());
 }
 
 std::size_t TrialProcess::add(const Plan& plan) {

@@ -20,6 +20,7 @@ namespace quarterturn {
 struct TrialProcessOptions {
   std::string program;  ///< quarterturn-trial; empty = find it beside this program
   std::map<std::string, std::string> settings;  ///< by name: device, threads, code_cache, ...
+  std::string data;  ///< a file for Captured::open, instead of the role's profile
   std::chrono::seconds admission_limit{120};
   std::chrono::seconds run_limit{60};  ///< one batch, with loading and inputs before it
   std::function<bool()> interrupted;   ///< asked while waiting; true ends the process

@@ -75,7 +75,8 @@ Trial TrialRecorder::begin(const Plan& plan, TrialKind kind, TrialStatus status)
   trial.kind = kind;
   trial.status = status;
   trial.sizes = text(representative_sizes(problem_).front());
-  trial.profile = profile_name(profile_of(problem_.role));
+  const auto& captured = context_.settings().text(Setting::data_profile);
+  trial.profile = captured.empty() ? profile_name(profile_of(problem_.role)) : captured;
   trial.repeatable = -1;
   trial.started = nanoseconds_now();
   return trial;

@@ -81,7 +81,15 @@ class Server {
       if (!backend.ok()) return backend.status();
       backend_ = std::move(*backend);
     }
-    trials_ = std::make_unique<LocalTrials>(*backend_, *problem);
+    const auto path = what.value("data", std::string());
+    if (path != data_path_ || path.empty()) data_.reset();
+    data_path_ = path;
+    if (!path.empty() && !data_) {
+      auto data = Captured::open(path);
+      if (!data.ok()) return data.status();
+      data_ = std::move(*data);
+    }
+    trials_ = std::make_unique<LocalTrials>(*backend_, *problem, data_);
     return {};
   }
 
@@ -132,6 +140,8 @@ class Server {
     return out;
   }
 
+  std::string data_path_;
+  std::shared_ptr<const Captured> data_;
   json settings_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<LocalTrials> trials_;

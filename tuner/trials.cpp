@@ -81,9 +81,10 @@ std::string Rotation::text() const {
                      static_cast<std::int64_t>(copies) * bytes_of_call / kMiB, wanted_bytes / kMiB);
 }
 
-LocalTrials::LocalTrials(Backend& backend, Problem problem)
+LocalTrials::LocalTrials(Backend& backend, Problem problem, std::shared_ptr<const Captured> data)
     : backend_(backend),
       problem_(problem),
+      data_(std::move(data)),
       sizes_(representative_sizes(problem)),
       admission_(backend, std::move(problem)),
       stopwatch_(backend.stopwatch()) {}
@@ -124,7 +125,7 @@ bool LocalTrials::has_timed_sizes(const Instance* instance) const {
 // Inputs of hundreds of megabytes are made once for admission and timing where both have them.
 Status LocalTrials::make_instance() {
   Instance* const known = admission_.first_instance();
-  if (has_timed_sizes(known)) {
+  if (!data_ && has_timed_sizes(known)) {
     instance_ = known;
     return {};
   }
@@ -132,6 +133,7 @@ Status LocalTrials::make_instance() {
   spec.problem = problem_;
   spec.sizes = sizes_.front();
   spec.a_profile = profile_of(problem_.role);
+  spec.a_data = data_;
   spec.beta = 1;
   auto instance = Instance::make(backend_, spec);
   if (!instance.ok()) return instance.status();

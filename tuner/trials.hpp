@@ -54,7 +54,8 @@ class TrialRunner : public Subject {
 
 class LocalTrials : public TrialRunner {
  public:
-  LocalTrials(Backend& backend, Problem problem);
+  /// `data`: what A holds while kernels are timed; null = the role's profile.
+  LocalTrials(Backend& backend, Problem problem, std::shared_ptr<const Captured> data = {});
 
   std::size_t add(const Plan& plan) override;
   /// A plan that is loaded already.
@@ -89,6 +90,7 @@ class LocalTrials : public TrialRunner {
 
   Backend& backend_;
   Problem problem_;
+  std::shared_ptr<const Captured> data_;
   std::vector<Sizes> sizes_;
   Admission admission_;
   std::vector<Candidate> candidates_;

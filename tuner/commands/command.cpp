@@ -139,9 +139,11 @@ Result<SettingSources> sources_of(const GlobalOptions& options) {
   return sources;
 }
 
-Result<std::shared_ptr<Context>> open_context(const GlobalOptions& options) {
+Result<std::shared_ptr<Context>> open_context(const GlobalOptions& options,
+                                              const std::string& data_profile) {
   auto sources = sources_of(options);
   if (!sources.ok()) return sources.status();
+  if (!data_profile.empty()) sources->options[Setting::data_profile] = data_profile;
   ContextOptions context;
   context.sources = std::move(*sources);
   context.log = [](LogLevel, const char* message) { std::fprintf(stderr, "qturn: %s\n", message); };

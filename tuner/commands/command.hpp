@@ -42,7 +42,9 @@ void add_device(CLI::App& app, GlobalOptions& options);
 
 /// What the options say, over the environment and the configuration files.
 Result<SettingSources> sources_of(const GlobalOptions& options);
-Result<std::shared_ptr<Context>> open_context(const GlobalOptions& options);
+/// `data_profile`: of answers that were tuned with captured data; empty = as the settings say.
+Result<std::shared_ptr<Context>> open_context(const GlobalOptions& options,
+                                              const std::string& data_profile = {});
 
 /// The problems a command works on: of a model, of shapes, or the one of a key.
 struct WorkOptions {

@@ -29,7 +29,7 @@ struct TuneOptions {
   double time_limit = 0, problem_time_limit = 0;
   bool dry_run = false, exhaustive = false, again = false;
   std::size_t candidates = 0;
-  std::string search = "learned";
+  std::string search = "learned", data;
   std::int64_t rounds = RaceSettings{}.screening_rounds;
 };
 
@@ -136,10 +136,22 @@ int tune(const WorkOptions& work, const GlobalOptions& global, const TuneOptions
   if (!workload.ok()) return fail(workload.status());
   report_refusals(*workload);
   if (workload->items.empty()) return kExitFailed;
+  std::string profile;
+  if (!options.data.empty()) {
+    const auto data = Captured::open(options.data);
+    if (!data.ok()) return fail(data.status());
+    profile = (*data)->name();
+    std::fprintf(stderr,
+                 "qturn: timing with %s, %lld x %lld: these answers are served first where "
+                 "QTURN_DATA_PROFILE=%s\n",
+                 options.data.c_str(), static_cast<long long>((*data)->rows()),
+                 static_cast<long long>((*data)->columns()), profile.c_str());
+  }
   watch_interrupts();
-  auto context = open_context(global);
+  auto context = open_context(global, profile);
   if (!context.ok()) return fail(context.status());
   SessionOptions session_options;
+  session_options.process.data = options.data;
   session_options.time_limit = options.time_limit;
   session_options.problem_time_limit = options.problem_time_limit;
   session_options.search = options.exhaustive              ? SearchKind::exhaustive
@@ -219,6 +231,9 @@ std::function<int()> register_tune(CLI::App& app) {
                    "Paired rounds of every candidate, before the best are timed further")
       ->capture_default_str()
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000}));
+  command->add_option("--data", options->data,
+                      "A captured matrix [tokens, features] that activations (or gradients) are "
+                      "timed with: FILE.npy, or FILE.safetensors[:NAME]");
   command->add_flag("--exhaustive", options->exhaustive, "Try every legal plan");
   command->add_flag("--again", options->again,
                     "Tune what is decided already, too, and try again what is in quarantine");
