@@ -337,16 +337,41 @@ def bench_grouped(report, ours):
     group = f"grouped {experts} experts, {tokens} tokens, {n}x{k}"
     a = torch.randn(tokens, k, device=DEVICE, dtype=torch.bfloat16)
     b = torch.randn(experts, n, k, device=DEVICE, dtype=torch.bfloat16) * 0.02
-    ends = torch.arange(1, experts + 1, device=DEVICE, dtype=torch.int32) * (tokens // experts)
-    report.show(group, "torch._grouped_mm bf16",
-                lambda i: torch._grouped_mm(a, b.transpose(1, 2), offs=ends),
-                2.0 * tokens * n * k)
-    try:
-        ours.plan("gemm", tokens, k, n, a_type="mxfp4", b_type="mxfp4", d_type="bf16",
-                  rotation=ROTATION, contract=1, grouping=1)
-        report.missing(group, "quarterturn", "it is supported, but this script does not time it")
-    except qturn.Error as error:
-        report.missing(group, "quarterturn", error)
+    # Equal shares, and shares as a router gives them: one group empty, one with half of the tokens.
+    skewed = [0, tokens // 2] + [tokens // 2 // (experts - 2)] * (experts - 3)
+    skewed.append(tokens - sum(skewed))
+    shares = {"equal groups": [tokens // experts] * experts, "skewed groups": skewed}
+    d = torch.empty(tokens, n, device=DEVICE, dtype=torch.bfloat16)
+    work = 2.0 * tokens * n * k
+    for name, members in (("quarterturn int8, exact sums", dict(spread=1)),
+                          ("quarterturn e5m2, fast", dict(contract=1))):
+        for share, counts in shares.items():
+            ends = torch.tensor(counts, device=DEVICE).cumsum(0).int()
+            wanted = torch._grouped_mm(a, b.transpose(1, 2), offs=ends)
+            if members == dict(spread=1):
+                report.show(group, f"torch._grouped_mm bf16, {share}",
+                            lambda i: torch._grouped_mm(a, b.transpose(1, 2), offs=ends), work)
+            for op, types in (("gemm", "mxfp4"), ("hadamard_gemm", "bf16")):
+                note = "" if op == "gemm" else ", operands rotated and rounded on the way"
+                try:
+                    plan = ours.plan(op, tokens, k, n, role="fprop", a_type=types, b_type=types,
+                                     d_type="bf16", rotation=ROTATION, grouping=1,
+                                     groups=qturn.Extent(experts, experts), **members)
+                    operands = (a.data_ptr(), b.data_ptr())
+                    if op == "gemm":  # rows of groups are quantised like any others
+                        names = {value: key for key, value in qturn.LAYOUTS.items()}
+                        held = [ours.quantized(x, names[plan.operand(which).layout])
+                                for x, which in ((a, "a"), (b.view(experts * n, k), "b"))]
+                        operands = [tuple(t.data_ptr() for t in one) for one in held]
+                    args = plan.args(m=tokens, n=n, k=k, groups=experts, a=operands[0],
+                                     b=operands[1], d=d.data_ptr(), group_ends=ends.data_ptr(),
+                                     workspace=ours.workspace.data_ptr(),
+                                     stream=torch.cuda.current_stream().cuda_stream)
+                    plan.run(args)
+                    report.show(group, f"{name}{note}, {share}", lambda i: plan.run(args), work,
+                                note=f"relative to bf16 {relative(d, wanted):.3f}")
+                except (qturn.Error, KeyError) as error:
+                    report.missing(group, f"{name}{note}, {share}", error)
 
 
 # ---- a SwiGLU MLP, forward and backward ----

@@ -114,8 +114,10 @@ class Plan:
             self.handle, c.byref(source), None, c.c_size_t(0), c.c_void_p(stream), c.byref(out)))
         return out
 
-    def args(self, m=0, n=0, k=0, a=None, b=None, d=None, weight=None, workspace=None, stream=0):
-        """A call's arguments. An operand is a pointer, or (pointer, scales) where it is MXFP4."""
+    def args(self, m=0, n=0, k=0, a=None, b=None, d=None, weight=None, workspace=None, stream=0,
+             **members):
+        """A call's arguments, others by their names in qturn.h. An operand is a pointer, or (pointer,
+        scales) where it is MXFP4."""
         out = self.library._initialised(Args(), "qturn_args_init")
         out.m, out.n, out.k = m, n, k
         for name, value in (("a", a), ("b", b), ("d", d)):
@@ -125,6 +127,8 @@ class Plan:
             data, scales = value if isinstance(value, tuple) else (value, None)
             operand.data, operand.scales = data, scales
             setattr(out, name, operand)
+        for name, value in members.items():
+            setattr(out, name, value)
         out.weight = weight
         out.workspace, out.workspace_bytes = workspace, self.workspace_bytes
         out.stream = stream
