@@ -9,4 +9,7 @@ namespace quarterturn {
 /// config.json.
 std::string_view embedded_models();
 
+/// report.html: the page around a report, a style sheet, and {{title}} and {{body}} to be replaced.
+std::string_view embedded_report();
+
 }  // namespace quarterturn

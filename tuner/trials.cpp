@@ -6,6 +6,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "generator/layout.hpp"
+
 namespace quarterturn {
 namespace {
 
@@ -57,6 +59,21 @@ double operations(const Problem& problem, const Sizes& sizes) {
     return 0;
   return 2.0 * static_cast<double>(sizes.m) * static_cast<double>(sizes.n) *
          static_cast<double>(sizes.k) * static_cast<double>(sizes.batch);
+}
+
+double least_traffic(const Problem& p, const Sizes& s) {
+  const auto bytes = [&](DType type, Layout layout, std::int64_t rows, std::int64_t k) {
+    if (type != DType::mxfp4) return static_cast<double>(rows * k * bytes_of(type));
+    const auto operand =
+        operand_bytes(layout == Layout::chosen ? Layout::plain : layout, rows, k, padding_unit(p));
+    return static_cast<double>(operand.codes + operand.scales);
+  };
+  double out = bytes(p.a_type, p.a_layout, s.m, s.k);
+  if (operations(p, s) > 0)
+    return out + bytes(p.b_type, p.b_layout, s.n, s.k) + bytes(p.d_type, p.d_layout, s.m, s.n);
+  if (p.copies != Copies::columns) out += bytes(p.d_type, p.d_layout, s.m, s.k);
+  if (p.copies != Copies::rows) out += bytes(p.d_type, p.d_layout, s.k, s.m);
+  return out;
 }
 
 std::int64_t last_level_cache(std::string_view performance_class) {

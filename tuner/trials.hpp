@@ -22,6 +22,8 @@ std::string text(const Sizes& sizes);
 inline bool has_no_rows(const Problem& problem) { return problem.m.hi == 0; }
 /// Floating-point operations of one call, 2 m n k; 0 for ops with one operand.
 double operations(const Problem& problem, const Sizes& sizes);
+/// Bytes one call must at least read and write, operands in the layouts that the problem states.
+double least_traffic(const Problem& problem, const Sizes& sizes);
 
 /// How many copies of the operands a timing rotates through: more than twice the last-level cache,
 /// within a cap, as caches of hundreds of megabytes are shared by many.

@@ -86,3 +86,22 @@ TEST_CASE("databases travel as text, are compared, published, rolled back and si
   CHECK(run({"db", "diff", db("c.db"), "--db", db("a.db"), "--json"}).out.empty());
   run({"db", "recover", db("a.db"), db("c.db")}, 2);
 }
+
+TEST_CASE("report writes one page that replaces the older one, and says what it cannot read") {
+  const Home home;
+  const auto db = (home / "a.db").string(), page = (home / "report.html").string();
+  const auto text = (home / "a.json").string();
+  std::ofstream(text) << with_env_name(home, database_text("4"));
+  CHECK(home.run({"db", "import", text, "--db", db}).code == 0);
+  std::ofstream(page) << "older";
+  const auto before = read_file(db);
+  const auto outcome = home.run({"report", "--db", db, "-o", page});
+  CHECK_MESSAGE(outcome.code == 0, outcome.err);
+  CHECK(outcome.out.empty());
+  CHECK(read_file(page).find("1.500 (1.400 to 1.600)") != std::string::npos);
+  CHECK(read_file(db) == before);
+  CHECK(home.run({"report", "--db", db, "-o", "-"}).out.starts_with("<!DOCTYPE html>"));
+  CHECK(home.run({"report", "--db", (home / "none.db").string(), "-o", page}).code == 3);
+  CHECK(home.run({"report", "--db", db, "-o", (home / "no/such/folder.html").string()}).code == 3);
+  CHECK(home.run({"report", "--db", db, "-o", page, "--x", "gemm.tile_m"}).code == 2);
+}

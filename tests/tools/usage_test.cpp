@@ -39,7 +39,7 @@ TEST_CASE("help exists for every command, with examples and exit codes") {
   CHECK(all.code == 0);
   CHECK(all.says("Exit codes"));
   for (const auto* command : {"devices", "shapes", "emit", "compile", "tune", "bench", "explain",
-                              "check", "config", "db", "doctor", "replay"}) {
+                              "check", "config", "db", "doctor", "replay", "report"}) {
     CHECK_MESSAGE(all.says(command), command);
     const auto one = home.run({command, "--help"});
     CHECK_MESSAGE(one.code == 0, command);

@@ -50,22 +50,6 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Bytes one call must at least read and write, operands in the layouts that the plan uses.
-double traffic(const Problem& p, const Sizes& s) {
-  const auto bytes = [&](DType type, Layout layout, std::int64_t rows, std::int64_t k) {
-    if (type != DType::mxfp4) return static_cast<double>(rows * k * bytes_of(type));
-    const auto operand =
-        operand_bytes(layout == Layout::chosen ? Layout::plain : layout, rows, k, padding_unit(p));
-    return static_cast<double>(operand.codes + operand.scales);
-  };
-  double out = bytes(p.a_type, p.a_layout, s.m, s.k);
-  if (operations(p, s) > 0)
-    return out + bytes(p.b_type, p.b_layout, s.n, s.k) + bytes(p.d_type, p.d_layout, s.m, s.n);
-  if (p.copies != Copies::columns) out += bytes(p.d_type, p.d_layout, s.m, s.k);
-  if (p.copies != Copies::rows) out += bytes(p.d_type, p.d_layout, s.k, s.m);
-  return out;
-}
-
 /// Copies half of `bytes` with as many threads as the kernels use, over as many buffers as they
 /// rotate through: what memory allows on this machine.
 class CopyPeer {
@@ -209,11 +193,11 @@ class Bench {
                               return seconds;
                             }});
     } else {
-      const auto copies =
-          rotation_for(context_.backend().device(), static_cast<std::int64_t>(traffic(p, sizes)))
-              .copies;
+      const auto copies = rotation_for(context_.backend().device(),
+                                       static_cast<std::int64_t>(least_traffic(p, sizes)))
+                              .copies;
       auto copy =
-          std::make_shared<CopyPeer>(traffic(p, sizes), context_.backend().threads(), copies);
+          std::make_shared<CopyPeer>(least_traffic(p, sizes), context_.backend().threads(), copies);
       contenders.push_back(
           {"copy", [copy](std::int64_t n) { return Result<double>(copy->run(n)); }});
     }
@@ -224,7 +208,8 @@ class Bench {
     if (operations(p, sizes) > 0) {
       for (auto& peer : gpu_->products(sizes.m, sizes.n, sizes.k, notes))
         contenders.push_back({peer.name, std::move(peer.run)});
-    } else if (auto copy = gpu_->copy(static_cast<std::int64_t>(traffic(p, sizes))); copy.ok()) {
+    } else if (auto copy = gpu_->copy(static_cast<std::int64_t>(least_traffic(p, sizes)));
+               copy.ok()) {
       contenders.push_back({copy->name, std::move(copy->run)});
     } else {
       notes.push_back(copy.status().message());
@@ -239,7 +224,7 @@ class Bench {
 
   void report(const Problem& p, const Sizes& sizes, const std::vector<Contender>& contenders,
               const std::string& how) {
-    const double work = operations(p, sizes), bytes = traffic(p, sizes);
+    const double work = operations(p, sizes), bytes = least_traffic(p, sizes);
     const auto copy = std::find_if(contenders.begin(), contenders.end(),
                                    [](const Contender& c) { return c.name == "copy"; });
     for (const auto& c : contenders) {

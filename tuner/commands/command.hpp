@@ -88,6 +88,7 @@ std::function<int()> register_compile(CLI::App& app);
 std::function<int()> register_tune(CLI::App& app);
 std::function<int()> register_bench(CLI::App& app);
 std::function<int()> register_replay(CLI::App& app);
+std::function<int()> register_report(CLI::App& app);
 std::function<int()> register_explain(CLI::App& app);
 std::function<int()> register_check(CLI::App& app);
 std::function<int()> register_config(CLI::App& app);
