@@ -6,6 +6,7 @@
 #include "runtime/context.hpp"
 #include "runtime/convert.hpp"
 #include "runtime/include/quarterturn/qturn.h"
+#include "runtime/prepare_many.hpp"
 #include "runtime/slots.hpp"
 #include "runtime/version.hpp"
 #include "runtime/weight.hpp"
@@ -107,6 +108,14 @@ Status options_of(const qturn_context_options& given, ContextOptions& out) {
     };
   out.log_level = static_cast<LogLevel>(given.log_level);
   return {};
+}
+
+void give_text(const std::string& text, char* out, std::size_t capacity, std::size_t* needed) {
+  if (needed) *needed = text.size() + 1;
+  if (capacity == 0) return;
+  const auto length = std::min(text.size(), capacity - 1);
+  std::memcpy(out, text.data(), length);
+  out[length] = 0;
 }
 
 Result<Problem> read_problem(const qturn_problem* given) {
@@ -256,6 +265,40 @@ qturn_status qturn_prepare(qturn_context* context, const qturn_problem* problem,
   });
 }
 
+qturn_status qturn_prepare_many(qturn_context* context, const qturn_problem* const* problems,
+                                size_t count, qturn_plan** plans, qturn_status* statuses) {
+  return guarded([&]() -> Status {
+    QTURN_REQUIRE(context);
+    if (count == 0) return {};
+    QTURN_REQUIRE(problems);
+    QTURN_REQUIRE(plans);
+    std::fill_n(plans, count, nullptr);
+    std::vector<Status> found(count);
+    std::vector<Problem> good;
+    std::vector<std::size_t> places;
+    for (std::size_t i = 0; i < count; ++i) {
+      auto ours = read_problem(problems[i]);
+      found[i] = ours.status();
+      if (!ours.ok()) continue;
+      good.push_back(std::move(*ours));
+      places.push_back(i);
+    }
+    auto prepared = prepare_many(*context->context, good);
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      found[places[i]] = prepared[i].status();
+      if (prepared[i].ok())
+        plans[places[i]] = new qturn_plan{context->context, std::move(*prepared[i])};
+    }
+    Status first;
+    for (std::size_t i = count; i-- > 0;) {
+      if (statuses) statuses[i] = static_cast<qturn_status>(found[i].code());
+      if (!found[i].ok())
+        first = Status(found[i].code(), fmt::format("problems[{}]: {}", i, found[i].message()));
+    }
+    return first;
+  });
+}
+
 void qturn_plan_destroy(qturn_plan* plan) {
   (void)guarded([&]() -> Status {
     delete plan;
@@ -307,6 +350,31 @@ qturn_status qturn_plan_match(const qturn_plan* plan, int32_t* match) {
   });
 }
 
+qturn_status qturn_problem_key(const qturn_problem* problem, char* text, size_t capacity,
+                               size_t* needed) {
+  return guarded([&]() -> Status {
+    if (capacity > 0) QTURN_REQUIRE(text);
+    auto ours = read_problem(problem);
+    if (!ours.ok()) return ours.status();
+    give_text(ours->key(), text, capacity, needed);
+    return {};
+  });
+}
+
+qturn_status qturn_problem_parse(const char* key, qturn_problem* out) {
+  return guarded([&]() -> Status {
+    QTURN_REQUIRE(key);
+    QTURN_REQUIRE(out);
+    auto problem = parse_problem(key);
+    if (!problem.ok()) return problem.status();
+    const qturn_problem ours = c_problem_of(*problem);
+    // As it will be read back: with the bounds of this interface.
+    if (auto checked = problem_of(ours); !checked.ok()) return checked.status();
+    *out = ours;
+    return {};
+  });
+}
+
 qturn_status qturn_explain(qturn_context* context, const qturn_problem* problem, char* text,
                            size_t capacity, size_t* needed) {
   return guarded([&]() -> Status {
@@ -315,12 +383,7 @@ qturn_status qturn_explain(qturn_context* context, const qturn_problem* problem,
     auto ours = read_problem(problem);
     if (!ours.ok()) return ours.status();
     const auto json = context->context->explain(*ours);
-    if (needed) *needed = json.size() + 1;
-    if (capacity > 0) {
-      const auto length = std::min(json.size(), capacity - 1);
-      std::memcpy(text, json.data(), length);
-      text[length] = 0;
-    }
+    give_text(json, text, capacity, needed);
     return {};
   });
 }

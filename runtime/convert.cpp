@@ -30,6 +30,44 @@ static_assert(QTURN_BATCH_INVARIANT == static_cast<int>(Reproducibility::batch_i
 static_assert(QTURN_BIASED_ALLOWED == static_cast<int>(BiasedRounding::allowed));
 static_assert(QTURN_INTERNAL == static_cast<int>(Code::internal));
 
+// Members of qturn_problem and ours, in the struct's order: X(member, field).
+#define QTURN_PROBLEM_MEMBERS(X)    \
+  X(op, op)                         \
+  X(role, role)                     \
+  X(m, m)                           \
+  X(n, n)                           \
+  X(k, k)                           \
+  X(batch, batch)                   \
+  X(grouping, grouping)             \
+  X(groups, groups)                 \
+  X(a_type, a_type)                 \
+  X(b_type, b_type)                 \
+  X(d_type, d_type)                 \
+  X(c_type, c_type)                 \
+  X(a_major, a_major)               \
+  X(b_major, b_major)               \
+  X(a_layout, a_layout)             \
+  X(b_layout, b_layout)             \
+  X(d_layout, d_layout)             \
+  X(copies, copies)                 \
+  X(rotation, rotation)             \
+  X(signs, signs)                   \
+  X(scale_rule, scale_rule)         \
+  X(scale_block, scale_block)       \
+  X(a_rounding, a_rounding)         \
+  X(b_rounding, b_rounding)         \
+  X(d_rounding, d_rounding)         \
+  X(biased, biased)                 \
+  X(epilogue, epilogue)             \
+  X(pre_activation, pre_activation) \
+  X(bias, bias)                     \
+  X(bias_gradient, bias_gradient)   \
+  X(prologue, prologue)             \
+  X(accumulate, accumulate)         \
+  X(contract, contract)             \
+  X(spread, spread)                 \
+  X(reproducibility, repro)
+
 template <class E>
 Status take(const char* name, std::int32_t given, E& out) {
   constexpr auto count = static_cast<std::int32_t>(EnumNames<E>::names.size());
@@ -54,6 +92,12 @@ Status take(const char*, std::int32_t given, std::int32_t& out) {
   return {};
 }
 
+template <class E>
+void give(E value, std::int32_t& out) {
+  out = static_cast<std::int32_t>(value);
+}
+void give(const Extent& value, qturn_extent& out) { out = {value.lo, value.hi}; }
+
 // No operand of more than 2^60 elements, so that byte counts and offsets stay in 64 bits.
 Status check_volume(const Problem& p) {
   const auto too_large = [&p](const Extent& rows, const Extent& columns) {
@@ -75,44 +119,19 @@ Result<Problem> problem_of(const qturn_problem& given) {
   Problem out;
 #define QTURN_TAKE(member, field) \
   if (auto status = take(#member, given.member, out.field); !status.ok()) return status;
-  QTURN_TAKE(op, op)
-  QTURN_TAKE(role, role)
-  QTURN_TAKE(m, m)
-  QTURN_TAKE(n, n)
-  QTURN_TAKE(k, k)
-  QTURN_TAKE(batch, batch)
-  QTURN_TAKE(grouping, grouping)
-  QTURN_TAKE(groups, groups)
-  QTURN_TAKE(a_type, a_type)
-  QTURN_TAKE(b_type, b_type)
-  QTURN_TAKE(d_type, d_type)
-  QTURN_TAKE(c_type, c_type)
-  QTURN_TAKE(a_major, a_major)
-  QTURN_TAKE(b_major, b_major)
-  QTURN_TAKE(a_layout, a_layout)
-  QTURN_TAKE(b_layout, b_layout)
-  QTURN_TAKE(d_layout, d_layout)
-  QTURN_TAKE(copies, copies)
-  QTURN_TAKE(rotation, rotation)
-  QTURN_TAKE(signs, signs)
-  QTURN_TAKE(scale_rule, scale_rule)
-  QTURN_TAKE(scale_block, scale_block)
-  QTURN_TAKE(a_rounding, a_rounding)
-  QTURN_TAKE(b_rounding, b_rounding)
-  QTURN_TAKE(d_rounding, d_rounding)
-  QTURN_TAKE(biased, biased)
-  QTURN_TAKE(epilogue, epilogue)
-  QTURN_TAKE(pre_activation, pre_activation)
-  QTURN_TAKE(bias, bias)
-  QTURN_TAKE(bias_gradient, bias_gradient)
-  QTURN_TAKE(prologue, prologue)
-  QTURN_TAKE(accumulate, accumulate)
-  QTURN_TAKE(contract, contract)
-  QTURN_TAKE(spread, spread)
-  QTURN_TAKE(reproducibility, repro)
+  QTURN_PROBLEM_MEMBERS(QTURN_TAKE)
 #undef QTURN_TAKE
   if (auto status = check_volume(out); !status.ok()) return status;
   if (auto status = validate(out); !status.ok()) return status;
+  return out;
+}
+
+qturn_problem c_problem_of(const Problem& problem) {
+  qturn_problem out{};
+  out.struct_size = sizeof out;
+#define QTURN_GIVE(member, field) give(problem.field, out.member);
+  QTURN_PROBLEM_MEMBERS(QTURN_GIVE)
+#undef QTURN_GIVE
   return out;
 }
 

@@ -15,6 +15,9 @@ namespace quarterturn {
 /// that no byte count overflows.
 Result<Problem> problem_of(const qturn_problem& given);
 
+/// The way back.
+qturn_problem c_problem_of(const Problem& problem);
+
 /// Copies what the caller's version of a struct has over our defaults in `out`. `given` may be
 /// shorter than ours (an older header); a longer one is taken when all that it has more is zero.
 template <class Struct>

@@ -313,6 +313,13 @@ typedef struct qturn_context_options {
   int32_t log_level;
 } qturn_context_options;
 
+/* A problem as one line of text, and back: for lists of what to prepare when a program starts, and
+ * for `qturn tune --problem`. `needed` gets the length with the final 0; a smaller capacity gets
+ * what fits, always terminated. */
+QTURN_API qturn_status qturn_problem_key(const qturn_problem* problem, char* text, size_t capacity,
+                                         size_t* needed);
+QTURN_API qturn_status qturn_problem_parse(const char* key, qturn_problem* out);
+
 QTURN_API void qturn_context_options_init(qturn_context_options* options);
 QTURN_API void qturn_problem_init(qturn_problem* problem);
 QTURN_API void qturn_operand_init(qturn_operand* operand);
@@ -334,6 +341,13 @@ QTURN_API qturn_status qturn_supports(qturn_context* context, const qturn_proble
  * context; another context loads it when it first runs the plan. */
 QTURN_API qturn_status qturn_prepare(qturn_context* context, const qturn_problem* problem,
                                      qturn_plan** out);
+/* qturn_prepare of `count` problems, with what they need compiled side by side on all cores first:
+ * for a model's whole list when a program starts. plans[i] is NULL where statuses[i] (`statuses`
+ * may be NULL) is not QTURN_OK; the first such status is returned, and its message says which
+ * problem it was. The others are prepared all the same. */
+QTURN_API qturn_status qturn_prepare_many(qturn_context* context,
+                                          const qturn_problem* const* problems, size_t count,
+                                          qturn_plan** plans, qturn_status* statuses);
 QTURN_API void qturn_plan_destroy(qturn_plan* plan);
 /* The workspace for any size inside the prepared range, in bytes. */
 QTURN_API qturn_status qturn_plan_workspace(const qturn_plan* plan, size_t* bytes);

@@ -1,0 +1,57 @@
+#include "runtime/prepare_many.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "generator/family.hpp"
+#include "runtime/cpu/features.hpp"
+
+namespace quarterturn {
+namespace {
+
+// The plan that prepare will try first; nothing where prepare will not compile one.
+std::vector<Source> sources_for(Context& context, const Problem& problem) {
+  const Target& target = context.backend().device().target;
+  if (!validate(problem).ok()) return {};
+  std::vector<Plan> tried;
+  for (const auto& found : context.table()->candidates(problem))
+    if (check_plan(problem, target, found.answer->plan).ok()) tried.push_back(found.answer->plan);
+  if (tried.empty()) {
+    if (context.settings().text(Setting::on_miss) != "heuristic") return {};
+    tried = context.enabled_plans(problem, 1);
+  }
+  std::vector<Source> out;
+  if (tried.empty()) return out;
+  for (const auto& step : tried.front().steps)
+    if (const Family* family = find_family(step.variant.family))
+      out.push_back(family->emit(step_problem(problem, target, tried.front(), step.kind), target,
+                                 step.variant));
+  return out;
+}
+
+}  // namespace
+
+std::vector<Result<std::shared_ptr<PreparedPlan>>> prepare_many(Context& context,
+                                                                std::span<const Problem> problems) {
+  std::vector<Source> sources;
+  for (const auto& problem : problems)
+    for (auto& source : sources_for(context, problem)) sources.push_back(std::move(source));
+  std::atomic<std::size_t> next{0};
+  // What fails here fails again in prepare, which says why.
+  const auto compile = [&] {
+    for (std::size_t i = next++; i < sources.size(); i = next++)
+      (void)context.backend().compile(sources[i]);
+  };
+  const auto cores = static_cast<std::size_t>(std::max<std::int64_t>(1, cpu::detect_cpu().cores));
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t i = 1; i < std::min(cores, sources.size()); ++i) threads.emplace_back(compile);
+    compile();
+  }
+  std::vector<Result<std::shared_ptr<PreparedPlan>>> out;
+  for (const auto& problem : problems) out.push_back(context.prepare(problem));
+  return out;
+}
+
+}  // namespace quarterturn
