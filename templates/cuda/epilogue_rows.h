@@ -15,16 +15,22 @@ namespace qt::cuda {
 
 /// Four neighbours of a row from `column` on, those before `end`; else 0.
 template <DType type>
-QT_FN void load_four(const qt_tensor& t, i64 batch, i64 row, i64 column, i64 end, float (&v)[4]) {
+QT_FN Four<type> load_four(const qt_tensor& t, i64 batch, i64 row, i64 column, i64 end) {
   const i64 at = place_of(t, batch, row, column);
   const u8* from = static_cast<const u8*>(t.data) + at * bytes_of(type);
   constexpr u64 mask = type == DType::f32 ? 15u : 7u;
-  if (column + 4 <= end && (reinterpret_cast<u64>(from) & mask) == 0) {
-    load_four<type>(from, v);
-    return;
-  }
+  if (column + 4 <= end && (reinterpret_cast<u64>(from) & mask) == 0) return load_four<type>(from);
+  Four<type> out = {};
   QT_UNROLL
-  for (int e = 0; e < 4; ++e) v[e] = column + e < end ? element<type>(t.data, at + e) : 0.0f;
+  for (int e = 0; e < 4; ++e) {
+    if (column + e >= end) continue;
+    if constexpr (type == DType::f32) {
+      out.word[e] = static_cast<const u32*>(t.data)[at + e];
+    } else {
+      out.word[e / 2] |= u32(static_cast<const u16*>(t.data)[at + e]) << (16 * (e % 2));
+    }
+  }
+  return out;
 }
 
 /// `count` (4, or 2 by `v`'s first) neighbours of a row from `column` on, those before `end` whose
@@ -93,10 +99,9 @@ template <class Config>
 QT_FN void add_c(const qt_args& args, i64 batch, i64 row, i64 column, i64 end, float (&z)[4]) {
   if constexpr (Config::accumulate) {
     if (args.beta == 0.0f) return;
-    float c[4];
-    load_four<Config::side>(args.c, batch, row, column, end, c);
+    const Four<Config::side> c = load_four<Config::side>(args.c, batch, row, column, end);
     QT_UNROLL
-    for (int e = 0; e < 4; ++e) z[e] = fma_rn(args.beta, c[e], z[e]);
+    for (int e = 0; e < 4; ++e) z[e] = fma_rn(args.beta, c.value(e), z[e]);
   }
 }
 
@@ -128,16 +133,51 @@ QT_FN void activate_pairs_apart(const Rows& rows, i64 row, u32 gate, u32 value) 
   }
 }
 
-/// 32 columns of the tile from `first` on, of rows `row` to `row` + 15.
+/// What a derivative is taken at, for four neighbours of z: aux itself, or the gates and values of
+/// a SwiGLU (split: four and four; interleaved: the first and the last two pairs).
+template <class Config>
+struct AuxOfFour {
+  Four<Config::side> a, b;
+};
+
+/// Where those lie in a row of aux, and in a row of D behind a SwiGLU's derivative.
+template <Epilogue epilogue>
+struct AuxPlace {
+  i64 a, b, end_a;
+  QT_FN AuxPlace(i64 column, i64 n)
+      : a(epilogue == Epilogue::dswiglu_interleaved ? 2 * column : column),
+        b(epilogue == Epilogue::dswiglu ? n + column : a + 4),
+        end_a(epilogue == Epilogue::dswiglu_interleaved ? 2 * n : n) {}
+};
+
 template <class Config, class Rows>
-QT_FN void activate_columns(const Rows& rows, i64 row, u32 first) {
+QT_FN void load_aux(const Rows& rows, i64 row, u32 column_in_tile, AuxOfFour<Config>& out) {
+  const i64 n = rows.d.n, column = rows.first + column_in_tile;
+  if (row >= rows.d.m || column >= n) return;
+  const AuxPlace<Config::epilogue> at(column, n);
+  out.a = load_four<Config::side>(rows.args.aux, rows.d.batch, row, at.a, at.end_a);
+  if constexpr (is_dswiglu(Config::epilogue))
+    out.b = load_four<Config::side>(rows.args.aux, rows.d.batch, row, at.b, 2 * n);
+}
+
+/// 32 columns of the tile from `first` on, of rows `row` to `row` + 15. `ahead` is what this lane
+/// needs of aux for its first row; it leaves with that of the next 32 columns, unless these are the
+/// `last`, so that loads are on their way while the row before them is worked on.
+template <class Config, class Rows>
+QT_FN void activate_columns(const Rows& rows, i64 row, u32 first, bool last,
+                            AuxOfFour<Config>& ahead) {
   constexpr Epilogue epilogue = Config::epilogue;
   const i64 n = rows.d.n, batch = rows.d.batch;
+  const u32 piece = rows.lane % 8u;
 #pragma unroll 1
   for (u32 i = 0; i < 4u; ++i) {
-    const u32 r = i * 4u + rows.lane / 8u, piece = rows.lane % 8u;
-    if (row + r >= rows.d.m) continue;
+    const u32 r = i * 4u + rows.lane / 8u;
     const i64 y = row + r, column = rows.first + first + 4u * piece;
+    const AuxOfFour<Config> aux = ahead;
+    if constexpr (is_derivative(epilogue))
+      if (i < 3u || !last)
+        load_aux(rows, i < 3u ? y + 4 : y - 12, first + 4u * piece + (i < 3u ? 0u : 32u), ahead);
+    if (y >= rows.d.m) continue;
     float z[4];
     load_piece(rows.staged, r, piece, z);
     add_c<Config>(rows.args, batch, y, column, n, z);
@@ -151,12 +191,13 @@ QT_FN void activate_columns(const Rows& rows, i64 row, u32 first) {
                                  (both & 1u) | (both >> 1 & 2u), out);
     } else if constexpr (is_dswiglu(epilogue)) {
       constexpr bool split = epilogue == Epilogue::dswiglu;
-      // Of the interleaved form `a` and `b` are the columns' first and last two pairs.
-      const i64 at_a = split ? column : 2 * column, at_b = split ? n + column : at_a + 4;
-      const i64 end_a = split ? n : 2 * n;
+      const AuxPlace<epilogue> at(column, n);
       float a[4], b[4], out_a[4], out_b[4];
-      load_four<Config::side>(rows.args.aux, batch, y, at_a, end_a, a);
-      load_four<Config::side>(rows.args.aux, batch, y, at_b, 2 * n, b);
+      QT_UNROLL
+      for (int e = 0; e < 4; ++e) {
+        a[e] = aux.a.value(e);
+        b[e] = aux.b.value(e);
+      }
       QT_UNROLL
       for (int e = 0; e < 4; ++e) {
         const float gate = split ? a[e] : e < 2 ? a[e * 2 % 4] : b[e * 2 % 4];
@@ -167,14 +208,14 @@ QT_FN void activate_columns(const Rows& rows, i64 row, u32 first) {
       }
       const u32 low = (wanted & 1u) * 3u | (wanted >> 1 & 1u) * 12u;
       const u32 high = (wanted >> 2 & 1u) * 3u | (wanted >> 3 & 1u) * 12u;
-      store_some<Config::output>(rows.args.d, batch, y, at_a, end_a, split ? wanted : low, out_a);
-      store_some<Config::output>(rows.args.d, batch, y, at_b, 2 * n, split ? wanted : high, out_b);
+      store_some<Config::output>(rows.args.d, batch, y, at.a, at.end_a, split ? wanted : low,
+                                 out_a);
+      store_some<Config::output>(rows.args.d, batch, y, at.b, 2 * n, split ? wanted : high, out_b);
     } else {
-      float aux[4] = {}, out[4];
-      if constexpr (is_derivative(epilogue))
-        load_four<Config::side>(rows.args.aux, batch, y, column, n, aux);
+      float out[4];
       QT_UNROLL
-      for (int e = 0; e < 4; ++e) out[e] = activated<epilogue>(z[e], aux[e]);
+      for (int e = 0; e < 4; ++e)
+        out[e] = activated<epilogue>(z[e], is_derivative(epilogue) ? aux.a.value(e) : 0.0f);
       store_some<Config::output>(rows.args.d, batch, y, column, n, wanted, out);
     }
   }
@@ -196,6 +237,9 @@ QT_FN void activate_rows(const Rows& rows, i64 row, const Z& z) {
       store_shared_2(rows.staged + piece_of_row(r + 8u * below, 2u * place + q / 2u) + q % 2u * 8u,
                      bits_of(v[2 * below]), bits_of(v[2 * below + 1]));
   };
+  AuxOfFour<Config> ahead = {};
+  if constexpr (is_derivative(Config::epilogue))
+    load_aux(rows, row + rows.lane / 8u, 4u * (rows.lane % 8u), ahead);
   QT_UNROLL
   for (int first = 0; first < (halves ? half : groups); first += width) {
     QT_UNROLL
@@ -207,7 +251,7 @@ QT_FN void activate_rows(const Rows& rows, i64 row, const Z& z) {
     if constexpr (halves) {
       activate_pairs_apart<Config>(rows, row, u32(first) * 8u, u32(half + first) * 8u);
     } else {
-      activate_columns<Config>(rows, row, u32(first) * 8u);
+      activate_columns<Config>(rows, row, u32(first) * 8u, first + width >= groups, ahead);
     }
     sync_warp();
   }

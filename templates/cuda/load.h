@@ -25,18 +25,37 @@ QT_FN float element(const void* base, i64 index) {
   return half_of<type>(static_cast<const u16*>(base)[index], 0);
 }
 
+/// Four neighbours in the words they were read as.
+template <DType type>
+struct Four {
+  u32 word[bytes_of(type)];
+
+  QT_FN float value(int e) const {
+    if constexpr (type == DType::f32) return float_of(word[e]);
+    return half_of<type>(word[e / 2], e % 2);
+  }
+};
+
 /// Four neighbours at a place that is a multiple of their size.
 template <DType type>
-QT_FN void load_four(const u8* from, float (&v)[4]) {
+QT_FN Four<type> load_four(const u8* from) {
+  Four<type> out;
   if constexpr (type == DType::f32) {
     const Words4 words = load_global(reinterpret_cast<const Words4*>(from));
     QT_UNROLL
-    for (int e = 0; e < 4; ++e) v[e] = float_of(words.word[e]);
+    for (int e = 0; e < 4; ++e) out.word[e] = words.word[e];
   } else {
     const Words2 words = load_global(reinterpret_cast<const Words2*>(from));
     QT_UNROLL
-    for (int e = 0; e < 4; ++e) v[e] = half_of<type>(words.word[e / 2], e % 2);
+    for (int e = 0; e < 2; ++e) out.word[e] = words.word[e];
   }
+  return out;
+}
+template <DType type>
+QT_FN void load_four(const u8* from, float (&v)[4]) {
+  const Four<type> four = load_four<type>(from);
+  QT_UNROLL
+  for (int e = 0; e < 4; ++e) v[e] = four.value(e);
 }
 
 /// 32 elements in the words they were read as.
