@@ -16,7 +16,6 @@ import ctypes as c
 import json
 import os
 import pathlib
-import threading
 
 from ._abi import ABI
 from . import _arrays
@@ -173,7 +172,7 @@ class Context:
             setattr(given, name, value.encode() if isinstance(value, str) else value)
         self.backend = backend
         self._handle = c.c_void_p()
-        self._plans, self._lock = {}, threading.Lock()
+        self._plans = {}
         _check(_LIB.qturn_context_create(c.byref(given), c.byref(self._handle)))
 
     def __del__(self):
@@ -202,10 +201,10 @@ class Context:
     def prepare(self, problem):
         """May compile and read databases. The same problem gives the same plan."""
         key = bytes(problem)
-        with self._lock:
-            if key not in self._plans:
-                self._plans[key] = Plan(self, problem)
-            return self._plans[key]
+        found = self._plans.get(key)
+        if found is None:  # threads that want different plans compile side by side
+            found = self._plans.setdefault(key, Plan(self, problem))
+        return found
 
     def explain(self, problem):
         """How the problem is served and why, as a dictionary."""

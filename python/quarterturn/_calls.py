@@ -56,6 +56,7 @@ class Prepared:
     def __init__(self, context, words=None, **members):
         self.plan = context.prepare(context.problem(**members))
         self.workspace_bytes = self.plan.workspace_bytes
+        self.draws = False
         self._words, self._free = words, []
 
     def take(self):
@@ -81,6 +82,8 @@ class Contexts:
     def configure(self, backend, **options):
         """Options of qturn_context_options for contexts of that back end that are made later."""
         with self._lock:
+            if options == self._options.get(backend, {}):
+                return
             if any(key[0] == backend for key in self._made):
                 raise RuntimeError(f"a context of {backend} is in use already: configure it before "
                                    "the first operation")

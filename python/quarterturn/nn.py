@@ -27,6 +27,7 @@ parameter and renewed after every optimizer step. They are kept whole on each ra
 element for each of Fprop and Dgrad): `cache_weights=False` trades them for quantising at every use.
 """
 
+import concurrent.futures
 import contextlib
 import json
 import warnings
@@ -39,7 +40,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from . import recipes, torch_ops, version
 from .torch_ops import DY, WEIGHT, X
 
-__all__ = ["Linear", "Noise", "convert", "refresh_weights"]
+__all__ = ["Linear", "Noise", "convert", "follow", "prepare", "refresh_weights"]
 
 _OPS = torch.ops.quarterturn
 _LIBRARY = torch.library.Library("quarterturn", "FRAGMENT")
@@ -80,6 +81,16 @@ def _settings(product, operand):
                 signs=product.signs, biased=product.biased)
 
 
+def quantize(x, noise, place, *, copies="rows", **settings):
+    """A row-wise or a transposed copy (codes, scales), or both from one reading (four tensors)."""
+    if copies == "both":
+        return torch_ops.quantize_both(x, noise, place, **settings)
+    return torch_ops.quantize(x, noise, place, copies=copies, **settings)
+
+
+quantize_by = quantize  # what layers call: a study may put another in its place
+
+
 def _both(product, operand, other_product, other):
     """Whether one reading can give the row copy of one product and the column copy of another."""
     return (product.quantized and other_product.quantized
@@ -90,14 +101,15 @@ def _make_weight_copies(weight, recipe, noise, place, names):
     weight = weight.detach()
     fprop, dgrad = recipe.fprop, recipe.dgrad
     if "fprop" in names and "dgrad" in names and _both(fprop, fprop.b, dgrad, dgrad.b):
-        made = _OPS.quantize_both(weight, noise, place, **_settings(fprop, fprop.b), tensor=WEIGHT)
+        made = quantize_by(weight, noise, place, copies="both", **_settings(fprop, fprop.b),
+                           tensor=WEIGHT)
         return {"fprop": made[:2], "dgrad": made[2:]}
     out = {}
     for name, copies in (("fprop", "rows"), ("dgrad", "columns")):
         product = getattr(recipe, name)
         if name in names:
-            out[name] = _OPS.quantize(weight, noise, place, **_settings(product, product.b),
-                                      copies=copies, tensor=WEIGHT)
+            out[name] = quantize_by(weight, noise, place, copies=copies,
+                                    **_settings(product, product.b), tensor=WEIGHT)
     return out
 
 
@@ -165,20 +177,20 @@ def _linear(x, weight, bias, main_grad, noise, place, recipe, training, cached=T
     keep = training and wgrad.quantized
     x_copy = xt = None
     if keep and _both(fprop, fprop.a, wgrad, wgrad.b):
-        made = _OPS.quantize_both(x, noise, place, **_settings(fprop, fprop.a), tensor=X)
+        made = quantize_by(x, noise, place, copies="both", **_settings(fprop, fprop.a), tensor=X)
         x_copy, xt = made[:2], made[2:]
     else:
         if fprop.quantized:
-            x_copy = _OPS.quantize(x, noise, place, **_settings(fprop, fprop.a), tensor=X)
+            x_copy = quantize_by(x, noise, place, **_settings(fprop, fprop.a), tensor=X)
         if keep:
-            xt = _OPS.quantize(x, noise, place, **_settings(wgrad, wgrad.b), copies="columns",
-                               tensor=X)
+            xt = quantize_by(x, noise, place, copies="columns", **_settings(wgrad, wgrad.b),
+                             tensor=X)
     if fprop.quantized:
         names = [name for name in ("fprop", "dgrad")
                  if getattr(recipe, name).quantized
                  and (name == "fprop" or (training and cached and not _capturing(weight)))]
         w = _weight_copies(weight, recipe, noise, place, names, cached)["fprop"]
-        y = _OPS.gemm(*x_copy, *w, bias, dtype=x.dtype, **_product_arguments(fprop, "fprop"))
+        y = torch_ops.gemm(*x_copy, *w, bias, dtype=x.dtype, **_product_arguments(fprop, "fprop"))
     else:
         y = torch.nn.functional.linear(x, weight.to(x.dtype),
                                        None if bias is None else bias.to(x.dtype))
@@ -201,12 +213,12 @@ def _dy_copies(dy, recipe, noise, place, need_dx, need_dw):
     dgrad, wgrad = recipe.dgrad, recipe.wgrad
     rows, columns = need_dx and dgrad.quantized, need_dw and wgrad.quantized
     if rows and columns and _both(dgrad, dgrad.a, wgrad, wgrad.a):
-        made = _OPS.quantize_both(dy, noise, place, **_settings(dgrad, dgrad.a), tensor=DY)
+        made = quantize_by(dy, noise, place, copies="both", **_settings(dgrad, dgrad.a), tensor=DY)
         return made[:2], made[2:]
-    return (_OPS.quantize(dy, noise, place, **_settings(dgrad, dgrad.a), tensor=DY)
+    return (quantize_by(dy, noise, place, **_settings(dgrad, dgrad.a), tensor=DY)
             if rows else None,
-            _OPS.quantize(dy, noise, place, **_settings(wgrad, wgrad.a), copies="columns",
-                          tensor=DY) if columns else None)
+            quantize_by(dy, noise, place, copies="columns", **_settings(wgrad, wgrad.a), tensor=DY)
+            if columns else None)
 
 
 def _linear_backward(dy, x, xt, xt_scales, weight, main_grad, noise, place, recipe, need_dx,
@@ -219,7 +231,7 @@ def _linear_backward(dy, x, xt, xt_scales, weight, main_grad, noise, place, reci
         dx = dy @ weight.to(dy.dtype)
     elif need_dx:
         w = _weight_copies(weight, recipe, noise, place, ["dgrad"], cached)["dgrad"]
-        dx = _OPS.gemm(*rows, *w, dtype=dy.dtype, **_product_arguments(recipe.dgrad, "dgrad"))
+        dx = torch_ops.gemm(*rows, *w, dtype=dy.dtype, **_product_arguments(recipe.dgrad, "dgrad"))
     if need_dw and columns is None:
         dw = dy.t() @ x
         if main_grad is None:
@@ -232,9 +244,9 @@ def _linear_backward(dy, x, xt, xt_scales, weight, main_grad, noise, place, reci
                                 for part in (xt, xt_scales)))
         arguments = _product_arguments(recipe.wgrad, "wgrad")
         if main_grad is not None:
-            _OPS.gemm_add_(main_grad, *operands, **arguments)
+            torch_ops.gemm_add_(main_grad, *operands, **arguments)
         else:
-            dw = _OPS.gemm(*operands, dtype=weight.dtype, **arguments)
+            dw = torch_ops.gemm(*operands, dtype=weight.dtype, **arguments)
     if main_grad is not None or not need_dw:
         dw = dy.new_empty((0, 0), dtype=weight.dtype)
     return dx, dw.clone() if dw is dx else dw
@@ -387,6 +399,12 @@ class Linear(torch.nn.Linear):
         made._adopt(recipes.load(recipe), noise, layer, main_grad, cache_weights)
         return made
 
+    def follow(self, recipe, noise):
+        """Another recipe from the next call on; the layer's number and shard stay."""
+        place = self._place.clone()
+        self._adopt(recipes.load(recipe), noise, 0, self.main_grad, self.cache_weights)
+        self._place.copy_(place)
+
     def _adopt(self, recipe, noise, layer, main_grad, cache_weights):
         reason = refusal(self.in_features, self.out_features, recipe)
         if reason:
@@ -396,15 +414,13 @@ class Linear(torch.nn.Linear):
         self.recipe, self.recipe_text = recipe, recipe.to_json()
         self.main_grad, self.cache_weights = main_grad, cache_weights
         # Without draws an operator takes neither, so that CUDA graphs may hold it.
-        self.noise = noise.values if recipe.draws else None
-        self.place = (torch.tensor([layer, 0, 0, 0, 0], dtype=torch.int64, device="cpu")
-                      if recipe.draws else None)
+        self._place = torch.tensor([layer, 0, 0, 0, 0], dtype=torch.int64, device="cpu")
+        self.noise, self.place = (noise.values, self._place) if recipe.draws else (None, None)
 
     def set_shard(self, row0=0, column0=0, rows=0, columns=0):
         """This weight is the part of a [rows, columns] one that begins at (row0, column0): its noise
         is that of the whole. All are multiples of 32 and of the rotations."""
-        if self.place is not None:
-            self.place[1:] = torch.tensor([row0, column0, rows, columns])
+        self._place[1:] = torch.tensor([row0, column0, rows, columns])
 
     def forward(self, x):
         if torch.is_autocast_enabled(x.device.type):
@@ -430,6 +446,36 @@ def refusal(in_features, out_features, recipe):
         return (f"out_features = {out_features} is not a multiple of {unit_out} (the MX block and "
                 "Dgrad's rotation)")
     return ""
+
+
+def follow(model, recipe, noise):
+    """All of the model's quantised layers follow another recipe from their next call on."""
+    recipe = recipes.load(recipe)
+    noise.recipe = recipe
+    for module in model.modules():
+        if isinstance(module, Linear):
+            module.follow(recipe, noise)
+
+
+def prepare(model, tokens, dtype=torch.bfloat16, threads=16):
+    """Prepares, side by side, what the quantised layers will run for this many tokens a call in
+    `dtype`, so that the first step compiles nothing. Neither weights nor gradients change."""
+    layers = {(m.in_features, m.out_features, m.bias is None, m.weight.dtype, m.recipe_text): m
+              for m in model.modules() if isinstance(m, Linear)}
+
+    def run(layer):
+        weight = layer.weight.detach().requires_grad_()
+        bias = None if layer.bias is None else layer.bias.detach().requires_grad_()
+        x = torch.zeros(tokens, layer.in_features, dtype=dtype, device=weight.device,
+                        requires_grad=True)
+        main_grad = torch.zeros_like(weight, dtype=torch.float32) if layer.main_grad else None
+        with torch.enable_grad():
+            y = _OPS.linear(x, weight, bias, main_grad, layer.noise, layer.place, layer.recipe_text,
+                            True, False)[0]
+            y.backward(torch.zeros_like(y))
+
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(run, layers.values()))
 
 
 def convert(model, recipe, seed=0, *, noise=None, noise_device="cpu", prefix="", main_grad=False,

@@ -167,15 +167,19 @@ def _drawn(x, noise, place, tensor, rounding, signs):
 
 # ---- running ----
 
-def _start(x, prepared):
+def _index(x):
+    return x.device.index if x.is_cuda else -1
+
+
+def _start(prepared, index):
     """A block with workspace and stream set; the workspace must live until the run."""
     block = prepared.take()
     workspace = None
     size = prepared.workspace_bytes
-    if x.is_cuda:
-        block.args.stream = torch._C._cuda_getCurrentRawStream(x.device.index)
+    if index >= 0:
+        block.args.stream = torch._C._cuda_getCurrentRawStream(index)
         if size:
-            workspace = torch.empty(size, dtype=torch.uint8, device=x.device)
+            workspace = torch.empty(size, dtype=torch.uint8, device=f"cuda:{index}")
             block.args.workspace = workspace.data_ptr()
     elif size:
         workspace = torch.empty(size + 64, dtype=torch.uint8)
@@ -184,12 +188,8 @@ def _start(x, prepared):
     return block, workspace
 
 
-def _context(x):
-    return (_CONTEXTS.get("cuda", x.device.index) if x.is_cuda else _CONTEXTS.get("cpu", -1))
-
-
-def _index(x):
-    return x.device.index if x.is_cuda else -1
+def _context(index):
+    return _CONTEXTS.get("cuda", index) if index >= 0 else _CONTEXTS.get("cpu", -1)
 
 
 def _type(tensor, what):
@@ -201,13 +201,19 @@ def _type(tensor, what):
 
 
 def _matrix(x, what):
+    """x, its rows, columns and the distance of its rows."""
     if x.dim() != 2:
         raise ValueError(f"{what} has {x.dim()} dimensions: a matrix is taken; reshape it")
-    return x if x.stride(1) == 1 or x.shape[1] <= 1 else x.contiguous()
+    rows, columns = x.shape
+    if x.is_contiguous():
+        return x, rows, columns, columns
+    if x.stride(1) != 1 and columns > 1:
+        return x.contiguous(), rows, columns, columns
+    return x, rows, columns, x.stride(0) if rows > 1 else columns
 
 
 def _padded(k, rotation):
-    unit = max(32, rotation)
+    unit = rotation if rotation > 32 else 32
     return (k + unit - 1) // unit * unit
 
 
@@ -223,14 +229,16 @@ _LIBRARY.define(
     "bool biased=False, int tensor=0) -> (Tensor, Tensor, Tensor, Tensor)", tags=_TAGS)
 
 
-def _prepare_quantize(x, m, k, tokens_range, rotation, rounding, scale_rule, scale_block, signs,
-                      copies, biased):
-    return _calls.Prepared(
-        _context(x), _calls.sign_words(signs), op="quantize", role="wgrad", m=tokens_range, k=k,
+def _prepare_quantize(key, x, m):
+    copies, index, _, k, _, rotation, rounding, scale_rule, scale_block, signs, biased = key
+    prepared = _calls.Prepared(
+        _context(index), _calls.sign_words(signs), op="quantize", role="wgrad", m=_range(m), k=k,
         a_type=_type(x, "x"), d_type="mxfp4", d_layout="plain", rotation=rotation,
         a_rounding=rounding, scale_rule=scale_rule, scale_block=scale_block,
-        signs=signs.partition(":")[0], copies=copies,
-        biased="allowed" if biased else "refused")
+        signs=signs.partition(":")[0], copies=copies, biased="allowed" if biased else "refused")
+    prepared.draws = _is_random(rounding, signs)
+    _PREPARED[key] = prepared
+    return prepared
 
 
 def _empty_copy(x, rows, k, rotation):
@@ -241,50 +249,43 @@ def _empty_copy(x, rows, k, rotation):
 
 def _quantize_call(x, noise, place, rotation, rounding, scale_rule, scale_block, signs, copies,
                    biased, tensor):
-    x = _matrix(x, "x")
-    m, k = x.shape
-    lo, hi = _range(m)
-    key = (copies, _index(x), x.dtype, k, hi, rotation, rounding, scale_rule, scale_block, signs,
-           biased)
-    prepared = _PREPARED.get(key)
-    if prepared is None:
-        prepared = _PREPARED[key] = _prepare_quantize(
-            x, m, k, (lo, hi), rotation, rounding, scale_rule, scale_block, signs, copies, biased)
-    out = []
-    if copies != "columns":
-        out += _empty_copy(x, m, k, rotation)
-    if copies != "rows":
-        out += _empty_copy(x, k, m, rotation)
-    block, workspace = _start(x, prepared)
+    x, m, k, ld = _matrix(x, "x")
+    index = _index(x)
+    key = (copies, index, x.dtype, k, _range(m)[1], rotation, rounding, scale_rule, scale_block,
+           signs, biased)
+    prepared = _PREPARED.get(key) or _prepare_quantize(key, x, m)
+    out = _empty_copy(x, *((k, m) if copies == "columns" else (m, k)), rotation)
+    block, workspace = _start(prepared, index)
     args, a, d = block.args, block.a, block.d
     args.m, args.k = m, k
-    a.data, a.ld = x.data_ptr(), x.stride(0)
+    a.data, a.ld = x.data_ptr(), ld
     d.data, d.scales = out[0].data_ptr(), out[1].data_ptr()
     if copies == "both":
+        out += _empty_copy(x, k, m, rotation)
         block.d2.data, block.d2.scales = out[2].data_ptr(), out[3].data_ptr()
-    if _is_random(rounding, signs):
+    if prepared.draws:
         _drawn(x, noise, place, tensor, rounding, signs).fill(args, copies == "columns")
     prepared.run(block)
     return out
 
 
-def _quantize(x, noise=None, place=None, *, rotation=0, rounding="rne", scale_rule="rceil",
+def quantize(x, noise=None, place=None, *, rotation=0, rounding="rne", scale_rule="rceil",
               scale_block="1x32", signs="none", copies="rows", biased=False, tensor=X):
     if copies not in ("rows", "columns"):
         raise ValueError(f"copies = '{copies}': rows or columns; quantize_both gives both")
-    return tuple(_quantize_call(x, noise, place, rotation, rounding, scale_rule, scale_block, signs,
-                                copies, biased, tensor))
+    return _quantize_call(x, noise, place, rotation, rounding, scale_rule, scale_block, signs,
+                          copies, biased, tensor)
 
 
-def _quantize_both(x, noise=None, place=None, *, rotation=0, rounding="rne", scale_rule="rceil",
+def quantize_both(x, noise=None, place=None, *, rotation=0, rounding="rne", scale_rule="rceil",
                    scale_block="1x32", signs="none", biased=False, tensor=X):
     if rounding.startswith("sr") and noise is not None and not Drawn(
             noise, place, tensor, signs).has_all_rows(x.shape[0]):
         return tuple(part for copies in ("rows", "columns") for part in _quantize_call(
             x, noise, place, rotation, rounding, scale_rule, scale_block, signs, copies, biased,
             tensor))
-    return tuple(_quantize_call(x, noise, place, rotation, rounding, scale_rule, scale_block, signs,
-                                "both", biased, tensor))
+    return _quantize_call(x, noise, place, rotation, rounding, scale_rule, scale_block, signs,
+                          "both", biased, tensor)
 
 
 def _quantize_fake(x, noise=None, place=None, *, rotation=0, rounding="rne", scale_rule="rceil",
@@ -307,19 +308,20 @@ _LIBRARY.define(
     tags=_TAGS)
 
 
-def _dequantize(codes, scales, *, rotation=0, dtype=None):
+def dequantize(codes, scales, *, rotation=0, dtype=None):
     rows, k = _check_operand(codes, scales, "codes")
     dtype = dtype or torch.float32
     codes, scales = codes.contiguous(), scales.contiguous()
     lo, hi = _range(rows)
-    key = ("dequantize", _index(codes), dtype, k, hi, rotation)
+    index = _index(codes)
+    key = ("dequantize", index, dtype, k, hi, rotation)
     prepared = _PREPARED.get(key)
     if prepared is None:
         prepared = _PREPARED[key] = _calls.Prepared(
-            _context(codes), op="dequantize", role="fprop", m=(lo, hi), k=k, a_type="mxfp4",
+            _context(index), op="dequantize", role="fprop", m=(lo, hi), k=k, a_type="mxfp4",
             d_type=_TYPES[dtype], a_layout="plain", rotation=rotation)
     out = codes.new_empty((rows, k), dtype=dtype)
-    block, workspace = _start(codes, prepared)
+    block, workspace = _start(prepared, index)
     block.args.m, block.args.k = rows, k
     block.a.data, block.a.scales = codes.data_ptr(), scales.data_ptr()
     block.d.data = out.data_ptr()
@@ -345,12 +347,26 @@ _LIBRARY.define(
 
 def _check_operand(codes, scales, what):
     rows, half = codes.shape
-    if half % 16 or tuple(scales.shape) != (rows, half // 16):
+    if half % 16 or scales.shape != (rows, half // 16):
         raise ValueError(f"{what}: codes are {tuple(codes.shape)}, scales {tuple(scales.shape)}: "
                          "[rows, K / 2] and [rows, K / 32] belong together")
     if codes.dtype != torch.uint8 or scales.dtype != torch.uint8:
         raise TypeError(f"{what}: codes hold {codes.dtype}, scales {scales.dtype}: uint8 is taken")
     return rows, half * 2
+
+
+def _prepare_gemm(key, m, k, lo, hi):
+    _, index, dtype, _, n, _, rotation, ts34, role, contract, spread, side, adds = key
+    more = {} if side is None else dict(bias="per_column", c_type=_TYPES[side])
+    if adds:
+        more["accumulate"] = "accumulate"
+    sizes = dict(k=(lo, hi), m=m) if role == "wgrad" else dict(m=(lo, hi), k=k)
+    prepared = _calls.Prepared(
+        _context(index), op="gemm", role=role, n=n, **sizes, a_type="mxfp4", b_type="mxfp4",
+        d_type=_TYPES[dtype], a_layout="plain", b_layout="plain", rotation=rotation,
+        scale_rule="ts34" if ts34 else "rceil", contract=contract, spread=spread, **more)
+    _PREPARED[key] = prepared
+    return prepared
 
 
 def _gemm_call(d, a, a_scales, b, b_scales, bias, rotation, role, scale_rule, contract, spread,
@@ -362,40 +378,29 @@ def _gemm_call(d, a, a_scales, b, b_scales, bias, rotation, role, scale_rule, co
     if not (a.is_contiguous() and a_scales.is_contiguous() and b.is_contiguous()
             and b_scales.is_contiguous()):
         a, a_scales, b, b_scales = (t.contiguous() for t in (a, a_scales, b, b_scales))
-    tokens = k if role == "wgrad" else m
-    lo, hi = _range(tokens)
-    side = None if bias is None else bias.dtype
+    wgrad = role == "wgrad"
+    lo, hi = _range(k if wgrad else m)
+    index = _index(a)
     # Of scale rules only ts34 changes a product; the others are what quantising followed.
-    ts34 = scale_rule == "ts34"
-    key = ("gemm", _index(a), d.dtype, m if role == "wgrad" else k, n, hi, rotation, ts34, role,
-           contract, spread, side, beta != 0.0)
-    prepared = _PREPARED.get(key)
-    if prepared is None:
-        more = {} if bias is None else dict(bias="per_column", c_type=_type(bias, "bias"))
-        if beta != 0.0:
-            more["accumulate"] = "accumulate"
-        tokens_range = dict(k=(lo, hi), m=m) if role == "wgrad" else dict(m=(lo, hi), k=k)
-        prepared = _PREPARED[key] = _calls.Prepared(
-            _context(a), op="gemm", role=role, n=n, **tokens_range, a_type="mxfp4",
-            b_type="mxfp4", d_type=_type(d, "d"), a_layout="plain", b_layout="plain",
-            rotation=rotation, scale_rule="ts34" if ts34 else "rceil", contract=contract,
-            spread=spread, **more)
-    block, workspace = _start(a, prepared)
-    args = block.args
-    args.m, args.n, args.k = m, n, k
-    block.a.data, block.a.scales = a.data_ptr(), a_scales.data_ptr()
-    block.b.data, block.b.scales = b.data_ptr(), b_scales.data_ptr()
+    key = ("gemm", index, d.dtype, m if wgrad else k, n, hi, rotation, scale_rule == "ts34", role,
+           contract, spread, None if bias is None else bias.dtype, beta != 0.0)
+    prepared = _PREPARED.get(key) or _prepare_gemm(key, m, k, lo, hi)
+    block, workspace = _start(prepared, index)
+    args, block_a, block_b = block.args, block.a, block.b
+    args.m, args.n, args.k, args.alpha = m, n, k, alpha
+    block_a.data, block_a.scales = a.data_ptr(), a_scales.data_ptr()
+    block_b.data, block_b.scales = b.data_ptr(), b_scales.data_ptr()
     at = d.data_ptr()
-    block.d.data, block.d.ld = at, d.stride(0)
-    args.alpha = alpha
+    block.d.data = at
     if beta != 0.0:
-        args.beta, args.c, args.ldc = beta, at, d.stride(0)
+        block.d.ld = args.ldc = d.stride(0)
+        args.beta, args.c = beta, at
     if bias is not None:
         args.bias = bias.data_ptr()
     prepared.run(block)
 
 
-def _gemm(a, a_scales, b, b_scales, bias=None, *, rotation=0, dtype=None, role="fprop",
+def gemm(a, a_scales, b, b_scales, bias=None, *, rotation=0, dtype=None, role="fprop",
           scale_rule="rceil", contract="exact", spread="any", alpha=1.0):
     d = a.new_empty((a.shape[0], b.shape[0]), dtype=dtype or torch.bfloat16)
     if bias is not None:
@@ -412,7 +417,7 @@ def _gemm_fake(a, a_scales, b, b_scales, bias=None, *, rotation=0, dtype=None, r
     return a.new_empty((a.shape[0], b.shape[0]), dtype=dtype or torch.bfloat16)
 
 
-def _gemm_add(d, a, a_scales, b, b_scales, *, rotation=0, role="wgrad", scale_rule="rceil",
+def gemm_add_(d, a, a_scales, b, b_scales, *, rotation=0, role="wgrad", scale_rule="rceil",
               contract="exact", spread="any", alpha=1.0, beta=1.0):
     if tuple(d.shape) != (a.shape[0], b.shape[0]) or d.stride(1) != 1:
         raise ValueError(f"d is {tuple(d.shape)} with strides {d.stride()}: rows of "
@@ -434,30 +439,29 @@ _LIBRARY.define(
     "str contract='exact', str spread='any', float alpha=1.0) -> Tensor", tags=_TAGS)
 
 
-def _hadamard_gemm(a, b, noise=None, *, rotation=32, rounding="rne", scale_rule="rceil",
+def hadamard_gemm(a, b, noise=None, *, rotation=32, rounding="rne", scale_rule="rceil",
                    signs="none", dtype=None, contract="exact", spread="any", alpha=1.0):
-    a, b = _matrix(a, "a"), _matrix(b, "b")
-    m, k = a.shape
-    n = b.shape[0]
-    if b.shape[1] != k:
+    (a, m, k, a_ld), (b, n, b_k, b_ld) = _matrix(a, "a"), _matrix(b, "b")
+    if b_k != k:
         raise ValueError(f"a is {tuple(a.shape)}, b {tuple(b.shape)}: their columns must agree")
     lo, hi = _range(m)
     dtype = dtype or a.dtype
-    key = ("hadamard_gemm", _index(a), a.dtype, b.dtype, dtype, n, k, hi, rotation, rounding,
+    index = _index(a)
+    key = ("hadamard_gemm", index, a.dtype, b.dtype, dtype, n, k, hi, rotation, rounding,
            scale_rule, signs, contract, spread)
     prepared = _PREPARED.get(key)
     if prepared is None:
         prepared = _PREPARED[key] = _calls.Prepared(
-            _context(a), _calls.sign_words(signs), op="hadamard_gemm", role="fprop", m=(lo, hi),
+            _context(index), _calls.sign_words(signs), op="hadamard_gemm", role="fprop", m=(lo, hi),
             n=n, k=k, a_type=_type(a, "a"), b_type=_type(b, "b"), d_type=_TYPES[dtype],
             rotation=rotation, signs=signs.partition(":")[0], scale_rule=scale_rule,
             a_rounding=rounding, b_rounding=rounding, contract=contract, spread=spread)
     d = a.new_empty((m, n), dtype=dtype)
-    block, workspace = _start(a, prepared)
+    block, workspace = _start(prepared, index)
     args = block.args
     args.m, args.n, args.k = m, n, k
-    block.a.data, block.a.ld = a.data_ptr(), a.stride(0)
-    block.b.data, block.b.ld = b.data_ptr(), b.stride(0)
+    block.a.data, block.a.ld = a.data_ptr(), a_ld
+    block.b.data, block.b.ld = b.data_ptr(), b_ld
     block.d.data = d.data_ptr()
     args.alpha = alpha
     if _is_random(rounding, signs):
@@ -495,11 +499,11 @@ def register(name, kernel, fake, library=_LIBRARY):
     torch.library.register_fake(f"quarterturn::{name}", fake, lib=library)
 
 
-register("quantize", _quantize, _quantize_fake)
-register("quantize_both", _quantize_both, _quantize_both_fake)
-register("dequantize", _dequantize, _dequantize_fake)
-register("gemm", _gemm, _gemm_fake)
-register("gemm_add_", _gemm_add, _gemm_add_fake)
-register("hadamard_gemm", _hadamard_gemm, _hadamard_gemm_fake)
+register("quantize", quantize, _quantize_fake)
+register("quantize_both", quantize_both, _quantize_both_fake)
+register("dequantize", dequantize, _dequantize_fake)
+register("gemm", gemm, _gemm_fake)
+register("gemm_add_", gemm_add_, _gemm_add_fake)
+register("hadamard_gemm", hadamard_gemm, _hadamard_gemm_fake)
 torch.library.register_autograd("quarterturn::hadamard_gemm", _hadamard_gemm_backward,
                                 setup_context=_hadamard_gemm_context, lib=_LIBRARY)

@@ -256,7 +256,8 @@ class LinearTest(unittest.TestCase):
                 name == "fprop" and dtype != torch.float32) else 2.0**-22
             if not product.quantized and dtype != torch.float32:
                 rounding = 2.0**-7
-            bound = rounding * (np.abs(wanted) + 4) + 1e-6 * size
+            sums = 1e-6 if DEVICE == "cpu" else 4e-6  # tensor cores cut sums off
+            bound = rounding * (np.abs(wanted) + 4) + sums * size
             self.assertLess((error / bound).max(), 1, f"{recipe.name} {name}")
         torch.testing.assert_close(layer.bias.grad, dy.float().sum(0))
 
@@ -413,7 +414,7 @@ class LinearTest(unittest.TestCase):
 
     def test_autocast_shapes_and_empty_batches(self):
         model, noise = model_of(recipes.amd_det_h16)
-        with torch.autocast(DEVICE, torch.bfloat16):
+        with torch.autocast(DEVICE, dtype=torch.bfloat16):
             y = model.up(draw(2, 3, 64))
         self.assertEqual((y.dtype, tuple(y.shape)), (torch.bfloat16, (2, 3, 128)))
         y.float().sum().backward()

@@ -1,0 +1,194 @@
+"""The study: its report from logs alone, and, where PyTorch is, runs of a tiny model on the CPU."""
+
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+from html.parser import HTMLParser
+
+sys.path.insert(0, os.environ["QTURN_PYTHON"])
+
+from quarterturn.study import __main__ as command
+from quarterturn.study import arms, report
+
+try:
+    import torch
+    HAS_TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 4)
+except ImportError:
+    HAS_TORCH = False
+
+
+def write_run(out, arm, seed, losses, validation, probe=None, ms=10.0):
+    path = pathlib.Path(out, "runs", f"{arm}-{seed}.jsonl")
+    path.parent.mkdir(exist_ok=True)
+    header = {"arm": arm, "seed": seed, "recipe": {"name": arm}, "model": "tiny", "shape": {},
+              "steps": len(losses), "data": "text <&>", "bytes": 10, "sha256": "0" * 64,
+              "device": "CPU", "quarterturn": "0", "torch": "0"}
+    lines = [header, *({"step": i, "loss": loss, "norm": 1.0, "ms": ms}
+                       for i, loss in enumerate(losses)),
+             {"validation": validation, "probe": probe or {}}]
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n", encoding="utf-8")
+
+
+class Tags(HTMLParser):
+    VOID = {"meta"}
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.seen, self.links = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append(tag)
+        self.links += [v for k, v in attrs if k in ("src", "href")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.seen.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open[-1] == tag, (tag, self.open)
+        self.open.pop()
+
+
+class ReportTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.out = folder.name
+
+    def test_differences_are_paired_by_seed(self):
+        for seed, base in ((0, 2.0), (1, 3.0), (2, 1.0)):
+            write_run(self.out, "bf16", seed, [base] * 10, base)
+            write_run(self.out, "fdw_even", seed, [base] * 10, base + 0.1 + 0.01 * seed)
+        runs = report.read(self.out)
+        differences, mean, error = report.paired(runs, "fdw_even", "bf16")
+        self.assertEqual(len(differences), 3)
+        self.assertAlmostEqual(mean, 0.11)
+        self.assertAlmostEqual(error, 0.01 / 3**0.5)
+
+    def test_verdicts_claim_no_more_than_the_seeds_say(self):
+        claim = arms.Claim("c", "fdw_even", "bf16")
+
+        def judged(differences):
+            for path in pathlib.Path(self.out).glob("runs/*"):
+                path.unlink()
+            for seed, difference in enumerate(differences):
+                write_run(self.out, "bf16", seed, [2.0] * 5, 2.0)
+                write_run(self.out, "fdw_even", seed, [2.0] * 5, 2.0 + difference)
+            return report.verdict(report.read(self.out), claim)
+
+        self.assertEqual(judged([0.1])[0], "not testable at this scale")
+        told, why = judged([0.10, 0.11])
+        self.assertEqual(told, "consistent with")
+        self.assertIn("no significance is claimed", why)
+        told, why = judged([0.10, 0.11, 0.12, 0.11])
+        self.assertEqual(told, "consistent with")
+        self.assertNotIn("significance", why)
+        self.assertEqual(judged([-0.10, -0.11])[0], "not consistent with")
+        told, why = judged([0.01, -0.02])
+        self.assertEqual(told, "not testable at this scale")
+        self.assertIn("null result", why)
+        self.assertEqual(judged([float("nan"), 0.1])[0], "not testable at this scale")
+
+    def test_the_page_is_whole_and_alone(self):
+        for arm, seed, gap in (("bf16", 0, 0), ("bf16", 1, 0), ("fdw_even", 0, 0.02),
+                               ("fdw_even", 1, 0.03), ("fd_even", 0, 0.01)):
+            write_run(self.out, arm, seed, [5.0 - i / 30 + gap for i in range(60)], 3.0 + gap,
+                      {} if arm == "bf16" else {"all": 0.2, "fprop": 0.1})
+        self.assertEqual(report.write(self.out), 0)
+        text = pathlib.Path(self.out, "report.html").read_text(encoding="utf-8")
+        tags = Tags()
+        tags.feed(text)
+        self.assertEqual(tags.open, [])
+        self.assertEqual(tags.seen.count("svg"), 3)
+        self.assertEqual(tags.links, [])
+        self.assertIn("text &lt;&amp;&gt;", text)
+        told = json.loads(pathlib.Path(self.out, "report.json").read_text(encoding="utf-8"))
+        self.assertEqual([row["arm"] for row in told["arms"]], ["bf16", "fd_even", "fdw_even"])
+        self.assertIn("consistent with", {c["verdict"] for c in told["claims"]})
+
+    def test_unfinished_runs_do_not_count(self):
+        path = pathlib.Path(self.out, "runs")
+        path.mkdir()
+        (path / "bf16-0.jsonl").write_text('{"arm": "bf16", "seed": 0}\n{"step": 0, "loss": 1}\n')
+        self.assertEqual(report.write(self.out), 1)
+
+    def test_arms_are_data(self):
+        from quarterturn import recipes
+        for name, recipe in arms.ARMS.items():
+            self.assertEqual(recipes.from_json(recipe.to_json()).name, name)
+        for claim in arms.CLAIMS:
+            self.assertIn(claim.worse, arms.ARMS)
+            self.assertIn(claim.better, arms.ARMS)
+        mine = pathlib.Path(self.out, "mine.json")
+        mine.write_text('{"name": "mine", "wgrad": {}}', encoding="utf-8")
+        self.assertEqual(list(arms.chosen(f"bf16,quartet,{mine}")), ["bf16", "quartet", "mine"])
+
+
+@unittest.skipUnless(HAS_TORCH, "PyTorch 2.4 or later is not installed")
+class RunTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.out = folder.name
+        torch.set_num_threads(1)
+
+    def study(self, name, *more):
+        words = ["--out", os.path.join(self.out, name), "--model", "tiny", "--device", "cpu",
+                 "--jit", "off", "--seeds", "0", "--steps", "20", *more]
+        self.assertEqual(command.main(words), 0)
+        return report.read(os.path.join(self.out, name))
+
+    def lines(self, name, arm):
+        path = pathlib.Path(self.out, name, "runs", f"{arm}-0.jsonl")
+        return [{k: v for k, v in json.loads(line).items() if k != "ms"}
+                for line in path.read_text(encoding="utf-8").splitlines()]
+
+    def test_loss_falls_and_a_stopped_run_goes_on_with_the_same_bits(self):
+        chosen = "bf16,fdw_rht32_sr"
+        runs = self.study("whole", "--arms", chosen)
+        for arm in chosen.split(","):
+            losses = runs[arm][0]["losses"]
+            self.assertEqual(len(losses), 20)
+            self.assertLess(losses[-1], losses[0] - 1.0)
+        self.assertGreater(runs["fdw_rht32_sr"][0]["probe"]["all"], 0.05)
+        # Stopped after every step that comes beyond the limit: one step a call.
+        for _ in range(3):
+            command.main(["--out", os.path.join(self.out, "parts"), "--model", "tiny", "--device",
+                          "cpu", "--jit", "off", "--seeds", "0", "--steps", "20", "--arms",
+                          "fdw_rht32_sr", "--time-limit", "1e-9"])
+        self.study("parts", "--arms", "fdw_rht32_sr")
+        self.assertEqual(self.lines("parts", "fdw_rht32_sr"), self.lines("whole", "fdw_rht32_sr"))
+
+    def test_a_recipe_can_change_at_a_step(self):
+        self.study("plain", "--arms", "bf16", "--steps", "6")
+        self.study("switched", "--arms", "bf16", "--steps", "6", "--switch", "3:amd_det_h16")
+        plain, switched = self.lines("plain", "bf16"), self.lines("switched", "bf16")
+        self.assertEqual(plain[1:4], switched[1:4])
+        self.assertNotEqual(plain[4:7], switched[4:7])
+        self.assertIn("all", switched[-1]["probe"])
+
+    def test_the_control_cuts_half_of_the_elements_towards_zero(self):
+        import mxfp4_reference as reference
+        from quarterturn import torch_ops
+        from quarterturn.study.control import cut_half
+        x = torch.randn(64, 96, generator=torch.Generator().manual_seed(1))
+        codes, scales = torch_ops.quantize(x, torch_ops.noise(seed=3), rounding="sr16")
+        cut = cut_half(x, codes, scales)
+        before, after = (torch_ops.dequantize(c, scales) for c in (codes, cut))
+        kept = torch.arange(96) % 4 < 2
+        self.assertTrue(torch.equal(before[:, kept], after[:, kept]))
+        self.assertTrue(bool((after.abs() <= x.abs())[:, ~kept].all()))
+        unit = torch.exp2(scales.float() - 127).repeat_interleave(32, 1)
+        self.assertTrue(bool(((x.abs() - after.abs()) / unit)[:, ~kept].max() < 2))
+        grid = torch.tensor(reference.VALUES)
+        above = grid[torch.clamp(torch.searchsorted(grid, (after.abs() / unit).contiguous()) + 1,
+                                 max=7)]
+        self.assertTrue(bool(((x.abs() / unit < above) | (above == 6))[:, ~kept].all()))
+
+
+if __name__ == "__main__":
+    unittest.main()

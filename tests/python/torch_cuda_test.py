@@ -1,0 +1,140 @@
+"""What only a GPU shows of the PyTorch side: CUDA graphs, streams, host cost, training steps."""
+
+import os
+import sys
+import time
+import unittest
+
+os.environ["QTURN_TEST_DEVICE"] = "cuda"
+sys.path.insert(0, os.environ["QTURN_PYTHON"])
+
+try:
+    import torch
+except ImportError as error:
+    print(f"SKIPPED: {error}")
+    sys.exit(0)
+if not torch.cuda.is_available():
+    print("SKIPPED: no CUDA device")
+    sys.exit(0)
+
+import torch_test as common
+from quarterturn import recipes, torch_ops
+from quarterturn import nn as qnn
+
+ops = torch.ops.quarterturn
+FIXED = recipes.Recipe("fixed", *[recipes.Product(rotation=32, a=common.SR)] * 3, keep=())
+
+
+def step_of(model, x):
+    """One forward and backward pass into gradients that stay where they are."""
+    def step():
+        for p in model.parameters():
+            if p.grad is not None:
+                p.grad.zero_()
+        y = model(x)
+        y.float().square().mean().backward()
+        return y
+    return step
+
+
+class CudaTest(unittest.TestCase):
+    def captured(self, step):
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            step()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = step()
+        return graph, y
+
+    def test_a_captured_step_is_the_step(self):
+        model, _ = common.model_of(recipes.amd_det_h16, dtype=torch.bfloat16)
+        x = common.draw(256, 64, dtype=torch.bfloat16)
+        graph, y = self.captured(step_of(model, x))
+        for seed in (1, 2):
+            x.copy_(common.draw(256, 64, seed=seed, dtype=torch.bfloat16))
+            with torch.no_grad():
+                model.up.weight.mul_(1.5)  # a replay quantises what the weights are then
+            graph.replay()
+            got = [y.clone(), model.up.weight.grad.clone(), model.down.weight.grad.clone()]
+            wanted = step_of(model, x)()
+            for one, other in zip(got, (wanted, model.up.weight.grad, model.down.weight.grad)):
+                self.assertTrue(torch.equal(one, other))
+
+    def test_noise_on_the_gpu_changes_from_replay_to_replay(self):
+        model, noise = common.model_of(FIXED, dtype=torch.bfloat16, noise_device="cuda")
+        x = common.draw(256, 64, dtype=torch.bfloat16)
+        graph, y = self.captured(step_of(model, x))
+        seen = []
+        for step in (7, 8):
+            noise.set(step=step)
+            graph.replay()
+            seen.append(model.up.weight.grad.clone())
+            qnn.refresh_weights()
+            step_of(model, x)()
+            self.assertTrue(torch.equal(seen[-1], model.up.weight.grad))
+        self.assertFalse(torch.equal(*seen))
+        # The same draws as with noise on the CPU.
+        other, cpu_noise = common.model_of(FIXED, dtype=torch.bfloat16)
+        cpu_noise.set(step=8)
+        step_of(other, x)()
+        self.assertTrue(torch.equal(other.up.weight.grad, seen[1]))
+
+    def test_noise_on_the_cpu_is_refused_in_a_capture(self):
+        model, noise = common.model_of(FIXED, dtype=torch.bfloat16)
+        x = common.draw(256, 64, dtype=torch.bfloat16)
+        step_of(model, x)()
+        with self.assertRaisesRegex(RuntimeError, "every replay"):
+            with torch.cuda.graph(torch.cuda.CUDAGraph()):
+                model(x)
+        torch.cuda.synchronize()
+
+    def test_host_cost(self):
+        x = common.draw(64, 256, dtype=torch.bfloat16)
+        a, b = ops.quantize(x), ops.quantize(common.draw(256, 256, dtype=torch.bfloat16))
+        layer = qnn.Linear(256, 256, recipe="amd_det_h16", device="cuda", dtype=torch.bfloat16)
+
+        def cost(call, count=300):
+            for _ in range(20):
+                call()
+            best = 1e9
+            for _ in range(5):
+                torch.cuda.synchronize()
+                begin = time.perf_counter()
+                for _ in range(count):
+                    call()
+                best = min(best, (time.perf_counter() - begin) / count)
+            return 1e6 * best
+
+        weight = torch.randn(256, 256, device="cuda", dtype=torch.bfloat16)
+        with torch.no_grad():
+            figures = {"quantize": cost(lambda: ops.quantize(x)),
+                       "quantize.default": cost(lambda: ops.quantize.default(x)),
+                       "gemm": cost(lambda: ops.gemm(*a, *b)),
+                       "quantize, rotation 32": cost(lambda: ops.quantize(x, rotation=32)),
+                       "nn.Linear by amd_det_h16": cost(lambda: layer(x)),
+                       "torch mm": cost(lambda: x @ weight), "torch add": cost(lambda: x + x)}
+        print("\nhost cost, us a call: "
+              + ", ".join(f"{name} {value:.1f}" for name, value in figures.items()))
+
+    def test_a_model_trains_in_bf16(self):
+        for recipe in (recipes.bf16, recipes.amd_det_h16, FIXED):
+            model, noise = common.model_of(recipe, dtype=torch.bfloat16)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+            losses = []
+            for step in range(30):
+                noise.set(step=step)
+                x = common.draw(256, 64, seed=step % 4, dtype=torch.bfloat16)
+                loss = (model(x) - 0.5 * x.roll(1, 1)).float().square().mean()
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                losses.append(loss.item())
+            print(f"\n{recipe.name}: loss {losses[0]:.4f} to {losses[-1]:.4f}")
+            self.assertLess(losses[-1], 0.8 * losses[0])
+
+
+if __name__ == "__main__":
+    unittest.main()
