@@ -96,32 +96,43 @@ Sources sources_of(Epilogue epilogue, std::int64_t column, std::int64_t n) {
 
 namespace {
 
-constexpr double kLastPlaces = 6 * 0x1p-23;  // of an activation's value, or a derivative's terms
-constexpr double kSteepest = 1.13;           // the largest slope of all activations
-constexpr double kTerms = 2.2;               // of a derivative: the largest sum of magnitudes
-constexpr double kTiny = 0x1p-147;           // a result below binary32's normal numbers
+constexpr double kSteepest = 1.13;  // the largest slope of all activations
+constexpr double kTerms = 2.2;      // of a derivative: the largest sum of magnitudes
 
-Activated times_slope(const Product& z, double ez, double slope) {
-  return {z.value * slope, std::fabs(z.value) * kTerms * kLastPlaces + kSteepest * ez + kTiny};
+// What a kernel may lose: of an activation's value or a derivative's terms, and below binary32's
+// normal numbers.
+struct Loss {
+  double relative, least;
+};
+Loss loss_of(Means means) {
+  return means == Means::exact ? Loss{6 * 0x1p-23, 0x1p-147} : Loss{0x1p-16, 0x1p-140};
 }
 
-Activated pair_gradient(const Product& z, double ez, double gate, double value, bool of_gate) {
+Activated times_slope(const Product& z, double ez, double slope, const Loss& loss) {
+  return {z.value * slope,
+          std::fabs(z.value) * (kTerms * loss.relative + loss.least) + kSteepest * ez + loss.least};
+}
+
+Activated pair_gradient(const Product& z, double ez, double gate, double value, bool of_gate,
+                        const Loss& loss) {
   if (of_gate) {
-    const Activated d = times_slope(z, ez, silu_derivative(gate));
+    const Activated d = times_slope(z, ez, silu_derivative(gate), loss);
     return {d.value * value, d.error * std::fabs(value) + std::fabs(d.value * value) * 0x1p-23};
   }
   const double s = silu(gate);
-  return {z.value * s, std::fabs(s) * (ez + std::fabs(z.value) * kLastPlaces) + kTiny};
+  return {z.value * s, std::fabs(s) * (ez + std::fabs(z.value) * loss.relative) +
+                           (std::fabs(z.value) + 1) * loss.least};
 }
 
 }  // namespace
 
 Activated activate(Epilogue epilogue, std::int64_t column, std::int64_t n, const Product& first,
                    const Product& second, double relative,
-                   const std::function<double(std::int64_t)>& aux) {
+                   const std::function<double(std::int64_t)>& aux, Means means) {
+  const Loss loss = loss_of(means);
   const double e1 = relative * first.magnitude, e2 = relative * second.magnitude;
   const auto of_one = [&](double value) -> Activated {
-    return {value, kSteepest * e1 + std::fabs(value) * kLastPlaces + kTiny};
+    return {value, kSteepest * e1 + std::fabs(value) * loss.relative + loss.least};
   };
   switch (epilogue) {
     case Epilogue::none:
@@ -135,19 +146,19 @@ Activated activate(Epilogue epilogue, std::int64_t column, std::int64_t n, const
       const Activated s = of_one(silu(first.value));
       return {s.value * second.value, s.error * (std::fabs(second.value) + e2) +
                                           std::fabs(s.value) * e2 +
-                                          std::fabs(s.value * second.value) * 0x1p-23 + kTiny};
+                                          std::fabs(s.value * second.value) * 0x1p-23 + loss.least};
     }
     case Epilogue::dgelu:
-      return times_slope(first, e1, gelu_derivative(aux(column), GeluForm::erf));
+      return times_slope(first, e1, gelu_derivative(aux(column), GeluForm::erf), loss);
     case Epilogue::dgelu_tanh:
-      return times_slope(first, e1, gelu_derivative(aux(column), GeluForm::tanh));
+      return times_slope(first, e1, gelu_derivative(aux(column), GeluForm::tanh), loss);
     case Epilogue::dswiglu: {
       const auto i = column % n;
-      return pair_gradient(first, e1, aux(i), aux(n + i), column < n);
+      return pair_gradient(first, e1, aux(i), aux(n + i), column < n, loss);
     }
     case Epilogue::dswiglu_interleaved: {
       const auto i = column / 2 * 2;
-      return pair_gradient(first, e1, aux(i), aux(i + 1), column % 2 == 0);
+      return pair_gradient(first, e1, aux(i), aux(i + 1), column % 2 == 0, loss);
     }
   }
   return {};

@@ -58,9 +58,10 @@ struct Activated {
 
 /// Output `column` from the products of its sources, each known to within `relative` of its
 /// magnitude, and from the elements of aux's row. Kernels' activations may err by 6 units in the
-/// last place, those of derivatives by 6 of their terms' sum.
+/// last place, those of derivatives by 6 of their terms' sum; approximate ones by 2^-16 of that.
+enum class Means { exact, approximate };
 Activated activate(Epilogue epilogue, std::int64_t column, std::int64_t n, const Product& first,
                    const Product& second, double relative,
-                   const std::function<double(std::int64_t)>& aux);
+                   const std::function<double(std::int64_t)>& aux, Means means = Means::exact);
 
 }  // namespace quarterturn::reference

@@ -175,9 +175,10 @@ OracleOutput Oracle::output(std::int64_t batch, std::int64_t row, std::int64_t c
     return {z.value, z.magnitude};
   };
   const auto aux = [&](std::int64_t i) { return double(instance_.aux_at(batch, row, i)); };
-  const auto wanted =
-      reference::activate(form, column, sizes.n, product(from.first), product(from.second),
-                          relative_bound(problem, sizes.k), aux);
+  const auto wanted = reference::activate(
+      form, column, sizes.n, product(from.first), product(from.second),
+      relative_bound(problem, sizes.k), aux,
+      problem.contract == Contract::fast ? reference::Means::approximate : reference::Means::exact);
   return {wanted.value, 0, wanted.error};
 }
 

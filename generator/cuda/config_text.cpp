@@ -30,6 +30,10 @@ void ConfigText::dimension(std::string_view name, const Extent& extent) {
              fmt::format("given at run time: {} to {}", extent.lo, extent.hi));
 }
 
+bool has_fast_activation(const Problem& p) {
+  return p.epilogue != Epilogue::none && p.contract == Contract::fast;
+}
+
 void ConfigText::epilogue(const Problem& p) {
   constant("qt::cuda::DType", "output", fmt::format("qt::cuda::DType::{}", name_of(p.d_type)),
            "of D");
@@ -40,6 +44,7 @@ void ConfigText::epilogue(const Problem& p) {
   constant("qt::Epilogue", "epilogue", fmt::format("qt::Epilogue::{}", name_of(p.epilogue)),
            "from z to D");
   flag("keeps_z", p.pre_activation == PreActivation::kept, "stores z too");
+  flag("fast_activation", has_fast_activation(p), "activates with approximate instructions");
 }
 
 void ConfigText::descale(const Problem& problem) {

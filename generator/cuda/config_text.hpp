@@ -10,6 +10,9 @@
 
 namespace quarterturn::cuda {
 
+/// Activations of contract `fast` may use approximate instructions (cuda/activation_fast.h).
+bool has_fast_activation(const Problem& p);
+
 /// How many tensor maps a kernel takes behind its argument block, and the threads of its blocks.
 struct EntryShape {
   std::string_view name;  ///< as a profiler shows it

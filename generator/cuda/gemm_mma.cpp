@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "generator/cuda/config_text.hpp"
 #include "generator/cuda/families.hpp"
 
 namespace quarterturn::cuda {
@@ -76,6 +77,7 @@ struct Config {{
   static constexpr bool bias = {bias};
   static constexpr auto epilogue = qt::Epilogue::{epilogue};  // from z to D
   static constexpr bool keeps_z = {keeps_z};
+  static constexpr bool fast_activation = {fast_activation};
   static constexpr float descale = {descale};  // takes 3/4 of TS34 out of quantised operands
   static constexpr int tile_m = {tile_m}, tile_n = {tile_n};    // what one block computes
   static constexpr int warps_m = {warps_m}, warps_n = {warps_n};  // how its eight warps share it
@@ -91,6 +93,7 @@ extern "C" __global__ void __launch_bounds__(256) {entry}(const __grid_constant_
         fmt::arg("a_type", name_of(p.a_type)), fmt::arg("d_type", name_of(p.d_type)),
         fmt::arg("side", name_of(side_type(p))), fmt::arg("epilogue", name_of(p.epilogue)),
         fmt::arg("keeps_z", p.pre_activation == PreActivation::kept),
+        fmt::arg("fast_activation", has_fast_activation(p)),
         fmt::arg("accumulate", p.accumulate == Accumulate::accumulate),
         fmt::arg("bias", p.bias == Bias::per_column),
         fmt::arg("descale", p.scale_rule != ScaleRule::ts34 ? "1.0f"

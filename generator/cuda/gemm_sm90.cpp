@@ -14,7 +14,7 @@ namespace {
 constexpr std::int64_t kChunk = 128;      // bytes of K in a stage: one swizzle span
 constexpr std::int64_t kRegisters = 232;  // of a multiplying thread, less than the 240 it gets
 constexpr std::int64_t kOtherRegisters = 40;
-constexpr std::int64_t kRowRegisters = 40;  // of a row's aux or kept z, while it is activated
+constexpr std::int64_t kRowRegisters = 40;     // of a row's aux or kept z, while it is activated
 constexpr std::int64_t kLongestInt8 = 131072;  // of K before int32 sums of 96 * 96 could overflow
 
 class GemmSm90 final : public Family {
@@ -87,8 +87,9 @@ class GemmSm90 final : public Family {
     // When they are finished, what promotion added to is free again.
     const auto finishing = sums + kOtherRegisters + kRowRegisters;
     if (reads_or_keeps_z(p) && finishing > kRegisters)
-      return fmt::format("finishing a {} x {} tile beside aux or z needs {} registers, {} are there",
-                         tile_m, tile_n, finishing, kRegisters);
+      return fmt::format(
+          "finishing a {} x {} tile beside aux or z needs {} registers, {} are there", tile_m,
+          tile_n, finishing, kRegisters);
     if (v.value("cluster") == 2 && tile_n % 16 != 0)
       return "halves of B's tile must be whole swizzle groups";
     if (v.value("cluster") == 2 && p.m.hi <= tile_m) return "one row of tiles has nothing to share";

@@ -5,6 +5,7 @@
 #define QT_CUDA_EPILOGUE_H
 
 #include "args.h"
+#include "cuda/activation_fast.h"
 #include "cuda/load.h"
 #include "mxfp4/activation.h"
 #include "mxfp4/types.h"
@@ -68,7 +69,7 @@ QT_FN void finish_element(const qt_args& args, const Destination& d, i64 row, i6
     constexpr bool split = Config::epilogue == Epilogue::dswiglu;
     const i64 gate = split ? column : 2 * column;
     const i64 value = split ? d.n + column : 2 * column + 1;
-    const GateGradient g = swiglu_gradient(
+    const GateGradient g = gated_gradient<Config>(
         z, element<Config::side>(args.aux.data, place_of(args.aux, d.batch, row, gate)),
         element<Config::side>(args.aux.data, place_of(args.aux, d.batch, row, value)));
     store_element<Config::output>(args.d.data, place_of(args.d, d.batch, row, gate), g.gate);
@@ -78,7 +79,7 @@ QT_FN void finish_element(const qt_args& args, const Destination& d, i64 row, i6
     if constexpr (is_derivative(Config::epilogue))
       aux = element<Config::side>(args.aux.data, place_of(args.aux, d.batch, row, column));
     store_element<Config::output>(args.d.data, place_of(args.d, d.batch, row, column),
-                                  activated<Config::epilogue>(z, aux));
+                                  finished<Config>(z, aux));
   }
 }
 
@@ -93,7 +94,7 @@ QT_FN void finish_pair(const qt_args& args, const Destination& d, i64 row, i64 o
                                 value);
   }
   store_element<Config::output>(args.d.data, place_of(args.d, d.batch, row, output),
-                                swiglu(gate, value));
+                                gated<Config>(gate, value));
 }
 
 }  // namespace qt::cuda

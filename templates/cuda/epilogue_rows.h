@@ -127,7 +127,7 @@ QT_FN void activate_pairs_apart(const Rows& rows, i64 row, u32 gate, u32 value) 
                                v);
     }
     QT_UNROLL
-    for (int e = 0; e < 4; ++e) out[e] = swiglu(g[e], v[e]);
+    for (int e = 0; e < 4; ++e) out[e] = gated<Config>(g[e], v[e]);
     store_some<Config::output>(rows.args.d, rows.d.batch, row + r, column, half, gates & values,
                                out);
   }
@@ -185,7 +185,7 @@ QT_FN void activate_columns(const Rows& rows, i64 row, u32 first, bool last,
     if constexpr (Config::keeps_z)
       store_some<Config::side>(rows.args.z, batch, y, column, n, wanted, z);
     if constexpr (epilogue == Epilogue::swiglu_interleaved) {
-      const float out[2] = {swiglu(z[0], z[1]), swiglu(z[2], z[3])};
+      const float out[2] = {gated<Config>(z[0], z[1]), gated<Config>(z[2], z[3])};
       const u32 both = wanted & wanted >> 1;
       store_some<Config::output>(rows.args.d, batch, y, column / 2, n / 2,
                                  (both & 1u) | (both >> 1 & 2u), out);
@@ -202,7 +202,7 @@ QT_FN void activate_columns(const Rows& rows, i64 row, u32 first, bool last,
       for (int e = 0; e < 4; ++e) {
         const float gate = split ? a[e] : e < 2 ? a[e * 2 % 4] : b[e * 2 % 4];
         const float value = split ? b[e] : e < 2 ? a[e * 2 % 4 + 1] : b[e * 2 % 4 + 1];
-        const GateGradient g = swiglu_gradient(z[e], gate, value);
+        const GateGradient g = gated_gradient<Config>(z[e], gate, value);
         (split ? out_a[e] : e < 2 ? out_a[e * 2 % 4] : out_b[e * 2 % 4]) = g.gate;
         (split ? out_b[e] : e < 2 ? out_a[e * 2 % 4 + 1] : out_b[e * 2 % 4 + 1]) = g.value;
       }
@@ -215,7 +215,7 @@ QT_FN void activate_columns(const Rows& rows, i64 row, u32 first, bool last,
       float out[4];
       QT_UNROLL
       for (int e = 0; e < 4; ++e)
-        out[e] = activated<epilogue>(z[e], is_derivative(epilogue) ? aux.a.value(e) : 0.0f);
+        out[e] = finished<Config>(z[e], is_derivative(epilogue) ? aux.a.value(e) : 0.0f);
       store_some<Config::output>(rows.args.d, batch, y, column, n, wanted, out);
     }
   }

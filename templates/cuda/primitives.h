@@ -83,6 +83,19 @@ QT_FN u32 count_bits(u32 x) { return u32(__popc(x)); }
 /// The number of the lowest bit that is set.
 QT_FN u32 lowest_bit(u32 x) { return u32(__ffs(int(x))) - 1u; }
 
+// ---- approximations of the hardware (PTX ISA: errors of 2^-22.5 relatively, and of an ulp)
+
+QT_FN float exp2_approx(float x) {
+  float d;
+  asm("ex2.approx.f32 %0, %1;" : "=f"(d) : "f"(x));
+  return d;
+}
+QT_FN float reciprocal_approx(float x) {
+  float d;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(d) : "f"(x));
+  return d;
+}
+
 // ---- arithmetic that must be exactly one instruction's rounding
 
 QT_FN float fma_rn(float a, float b, float c) { return __fmaf_rn(a, b, c); }

@@ -155,10 +155,8 @@ struct NormalTail {
   float tail;
   Exponential density;
 };
-QT_FN NormalTail normal_tail(float t) {
-  const float square = mul(t, t);
-  const float r = reciprocal(t + 4.0f);
-  const float y = mul(t - 4.0f, r);
+/// The tail times t + 4, of y = (t - 4) / (t + 4).
+QT_FN float tail_polynomial(float y) {
   float f = -4.53087277e-05f;
   f = fused(f, y, -0.000219824826f);
   f = fused(f, y, 0.00017169148f);
@@ -169,7 +167,12 @@ QT_FN NormalTail normal_tail(float t) {
   f = fused(f, y, -0.186521575f);
   f = fused(f, y, 0.387137294f);
   f = fused(f, y, -0.607896626f);
-  f = fused(f, y, 0.755285144f);
+  return fused(f, y, 0.755285144f);
+}
+QT_FN NormalTail normal_tail(float t) {
+  const float square = mul(t, t);
+  const float r = reciprocal(t + 4.0f);
+  const float f = tail_polynomial(mul(t - 4.0f, r));
   return {mul(f, r), exponential(mul(0.5f, square), mul(0.5f, fused(t, t, -square)))};
 }
 

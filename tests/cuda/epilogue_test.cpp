@@ -198,7 +198,9 @@ std::int64_t run(Device& device, const Family& family, const Mode& mode, const V
       const auto& first = products[static_cast<std::size_t>(from.first)];
       const auto second =
           from.second < 0 ? reference::Product{} : products[static_cast<std::size_t>(from.second)];
-      const auto wanted = reference::activate(form, i, s.n, first, second, 1.0, aux_row);
+      const auto wanted = reference::activate(
+          form, i, s.n, first, second, 1.0, aux_row,
+          p.contract == Contract::fast ? reference::Means::approximate : reference::Means::exact);
       const double now = as_float(p.d_type, got.data() + (r * d.ld + i) * bytes_of(p.d_type));
       const double most = wanted.error + half_step(p.d_type, wanted.value);
       if (!(std::fabs(now - wanted.value) <= most)) complain("D", r, i, now, wanted.value, most);
