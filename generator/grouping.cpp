@@ -101,6 +101,26 @@ OperandBytes copy_bytes(const Problem& p, Layout layout, std::int64_t rows, std:
   return out;
 }
 
+std::int64_t most_tiles_down(const Problem& p, std::int64_t m, std::int64_t batch,
+                             std::int64_t groups, std::int64_t rows) {
+  const auto tiles = ceil_div(m, rows);
+  if (p.grouping != Grouping::m_contiguous) return tiles * batch;
+  // Each group but those without rows has a last tile of its own.
+  return tiles + std::min(groups, m) - (m > 0 ? 1 : 0);
+}
+
+double likely_tiles_down(const Problem& p, std::int64_t rows) {
+  const auto m = std::max<std::int64_t>(p.m.hi, 1);
+  const auto groups = p.groups.hi;
+  if (p.grouping == Grouping::none) return static_cast<double>(ceil_div(m, rows));
+  const auto of_group = p.grouping == Grouping::m_contiguous ? ceil_div(m, groups) : m;
+  return static_cast<double>(ceil_div(of_group, rows) * groups);
+}
+
+std::int64_t likely_k(const Problem& p) {
+  return p.grouping == Grouping::k_grouped ? ceil_div(p.k.hi, p.groups.hi) : p.k.hi;
+}
+
 bool is_empty(const Problem& p, std::int64_t m, std::int64_t n) {
   if (multiplies(p.op)) return m == 0 || n == 0;
   // Sums of no rows are zeros.

@@ -31,6 +31,17 @@ std::int64_t copy_length(const Problem& problem, std::int64_t k, std::int64_t gr
 OperandBytes copy_bytes(const Problem& problem, Layout layout, std::int64_t rows, std::int64_t k,
                         std::int64_t groups);
 
+/// Rows of tiles, `rows` high, that products of M rows take at most, whatever the sizes of groups;
+/// `batch` as in qt_args.
+std::int64_t most_tiles_down(const Problem& problem, std::int64_t m, std::int64_t batch,
+                             std::int64_t groups, std::int64_t rows);
+
+/// The same of the largest call, where groups are as large as each other: for cost models.
+double likely_tiles_down(const Problem& problem, std::int64_t rows);
+
+/// Elements of K in each of the largest call's products, likewise.
+std::int64_t likely_k(const Problem& problem);
+
 /// Whether a call writes nothing: D has no elements. A column copy of no tokens still has a unit of
 /// zero blocks for each group.
 bool is_empty(const Problem& problem, std::int64_t m, std::int64_t n);

@@ -34,6 +34,11 @@ class ConfigText {
   void flag(std::string_view name, bool value, std::string_view comment);
   /// What a product of operands quantised under the problem's scale rule is multiplied by.
   void descale(const Problem& problem);
+  /// How rows or tokens are grouped.
+  void grouping(const Problem& problem) {
+    constant("qt::Grouping", "grouping", "qt::Grouping::" + std::string(name_of(problem.grouping)),
+             "of rows or tokens by experts");
+  }
   /// What a product's epilogue does: types, addends, activation.
   void epilogue(const Problem& problem);
   /// A static dimension, or 0 with a remark for one given at run time.

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "generator/family.hpp"
+#include "generator/grouping.hpp"
 
 namespace quarterturn::cuda {
 
@@ -26,24 +27,25 @@ inline std::string element_text(Layout layout) {
   return "qt::cuda::Expanded::" + element_name(layout);
 }
 
-/// The bytes of an operand [batch, rows, k] in layout e5m2, int8_rows or bf16, in boxes of 128 by
+/// The bytes of an operand [entries, rows, k] in layout e5m2, int8_rows or bf16, in boxes of 128 by
 /// `box_rows`, for the tensor memory access unit.
 inline TensorMap expanded_map(TensorMap::Memory memory, Layout layout, const Problem& p,
                               const qt_tensor& tensor, std::int64_t rows, const qt_args& args,
                               std::int64_t box_rows) {
   const auto pitch = static_cast<std::uint64_t>(
-      packed_stride(layout, round_up(std::max<std::int64_t>(args.k, 1), padding_unit(p))));
+      packed_stride(layout, copy_length(p, std::max<std::int64_t>(args.k, 1), args.groups)));
   const auto height = static_cast<std::uint64_t>(std::max<std::int64_t>(rows, 1));
+  const auto all = entries_of(p, args.batch, args.groups);
+  const auto entries = memory == TensorMap::Memory::b_data ? all.b : all.a;
   TensorMap out;
   out.memory = memory;
   out.type = TensorMap::Type::u8;
   out.swizzle = TensorMap::Swizzle::b128;
   out.rank = 3;
-  out.sizes = {pitch, height, static_cast<std::uint64_t>(args.batch)};
-  out.strides_bytes = {
-      pitch, args.batch > 1
-                 ? static_cast<std::uint64_t>(tensor.batch_stride * bits_per_element(layout) / 8)
-                 : pitch * height};
+  out.sizes = {pitch, height, static_cast<std::uint64_t>(entries)};
+  out.strides_bytes = {pitch, entries > 1 ? static_cast<std::uint64_t>(tensor.batch_stride *
+                                                                       bits_per_element(layout) / 8)
+                                          : pitch * height};
   out.box = {128, static_cast<std::uint32_t>(box_rows), 1};
   return out;
 }
@@ -58,7 +60,7 @@ struct ExpandedRows {
       : threads(threads_of_block),
         threads_per_row(threads_of_block),
         layout(p.d_layout),
-        unit(padding_unit(p)) {
+        unit(unit_of(p)) {
     // As few rounds as the whole block can do, and no more threads than that takes.
     const auto blocks = padded(p.k.hi) / 32;
     for (std::int64_t team = 32; team < threads && threads_per_row == threads; team *= 2)

@@ -6,6 +6,7 @@
 
 #include "generator/cuda/config_text.hpp"
 #include "generator/cuda/families.hpp"
+#include "generator/grouping.hpp"
 
 namespace quarterturn::cuda {
 namespace {
@@ -25,7 +26,8 @@ class GemmMma final : public Family {
     if (p.a_type != DType::mxfp4 && p.a_type != DType::bf16)
       return "A must be mxfp4, or bf16 (weight-only)";
     if (p.b_type != DType::mxfp4) return "B must be mxfp4";
-    if (p.grouping != Grouping::none) return "has no grouped form";
+    if (p.grouping != Grouping::none && p.epilogue != Epilogue::none)
+      return "has no activation in the epilogue of groups";
     if (p.bias_gradient != BiasGradient::none) return "sums no gradients";
     if (p.a_layout != Layout::chosen && p.a_layout != Layout::plain)
       return "reads A in layout plain";
@@ -71,6 +73,8 @@ class GemmMma final : public Family {
 
 struct Config {{
   static constexpr auto a_type = qt::cuda::GemmType::{a_type};
+  static constexpr auto grouping = qt::Grouping::{grouping};  // of rows or tokens by experts
+  static constexpr long long k_unit = {k_unit};               // k is padded to
   static constexpr auto output = qt::cuda::DType::{d_type};  // of D
   static constexpr auto side = qt::cuda::DType::{side};      // of C, bias, aux and z
   static constexpr bool accumulate = {accumulate};
@@ -90,6 +94,7 @@ extern "C" __global__ void __launch_bounds__(256) {entry}(const __grid_constant_
 }}
 )",
         fmt::arg("problem", p.key()), fmt::arg("variant", v.text()), fmt::arg("target", t.key()),
+        fmt::arg("grouping", name_of(p.grouping)), fmt::arg("k_unit", unit_of(p)),
         fmt::arg("a_type", name_of(p.a_type)), fmt::arg("d_type", name_of(p.d_type)),
         fmt::arg("side", name_of(side_type(p))), fmt::arg("epilogue", name_of(p.epilogue)),
         fmt::arg("keeps_z", p.pre_activation == PreActivation::kept),
@@ -109,8 +114,12 @@ extern "C" __global__ void __launch_bounds__(256) {entry}(const __grid_constant_
   Launch launch(const Problem& p, const Variant& v, const qt_args& args,
                 std::int64_t) const override {
     Launch launch;
-    const auto tiles = ceil_div(args.m, v.value("tile_m")) * ceil_div(args.n, v.value("tile_n"));
-    launch.grid = {static_cast<std::uint32_t>(tiles), 1, static_cast<std::uint32_t>(args.batch)};
+    // Products of one size lie along z (TileWalk::find_of_block).
+    const bool even = p.grouping == Grouping::none || p.grouping == Grouping::k_grouped;
+    const auto down =
+        most_tiles_down(p, args.m, even ? 1 : args.batch, args.groups, v.value("tile_m"));
+    launch.grid = {static_cast<std::uint32_t>(down * ceil_div(args.n, v.value("tile_n"))), 1,
+                   static_cast<std::uint32_t>(even ? args.batch : 1)};
     launch.block = {256, 1, 1};
     launch.shared_bytes = shared_bytes(p, v);
     return launch;
@@ -126,14 +135,12 @@ extern "C" __global__ void __launch_bounds__(256) {entry}(const __grid_constant_
   double predicted_cost(const Problem& p, const Target&, const Variant& v) const override {
     const double tile_m = static_cast<double>(v.value("tile_m")),
                  tile_n = static_cast<double>(v.value("tile_n"));
-    const double rows =
-        static_cast<double>(ceil_div(std::max<std::int64_t>(p.m.hi, 1), v.value("tile_m"))) *
-        tile_m;
+    const double rows = likely_tiles_down(p, v.value("tile_m")) * tile_m;
     const double columns = static_cast<double>(ceil_div(p.n.hi, v.value("tile_n"))) * tile_n;
     const double reuse = 1.0 + 32.0 / tile_m + 32.0 / tile_n;
     const double overlap = v.value("stages") == 4 ? 1.0 : v.value("stages") == 3 ? 1.03 : 1.15;
     const double raster = v.value("raster") == 8 ? 1.0 : 1.02;
-    return rows * columns * static_cast<double>(p.k.hi) * reuse * overlap * raster * 1e-3;
+    return rows * columns * static_cast<double>(likely_k(p)) * reuse * overlap * raster * 1e-3;
   }
 
  private:

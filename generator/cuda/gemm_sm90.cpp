@@ -7,6 +7,7 @@
 #include "generator/cuda/config_text.hpp"
 #include "generator/cuda/expanded.hpp"
 #include "generator/cuda/families.hpp"
+#include "generator/grouping.hpp"
 
 namespace quarterturn::cuda {
 namespace {
@@ -31,7 +32,8 @@ class GemmSm90 final : public Family {
     if (t.arch != "sm_90a") return "needs sm_90a (wgmma)";
     if (p.op != Op::gemm) return "multiplies quantised operands: op = gemm";
     if (p.a_type != DType::mxfp4 || p.b_type != DType::mxfp4) return "needs both operands in mxfp4";
-    if (p.grouping != Grouping::none) return "has no grouped form";
+    if (p.grouping != Grouping::none && p.epilogue != Epilogue::none)
+      return "has no activation in the epilogue of groups";
     if (p.bias_gradient != BiasGradient::none) return "sums no gradients";
     if (p.d_layout != Layout::plain) return "writes D row-major";
     if (is_int8() && p.spread == Spread::any)
@@ -111,6 +113,8 @@ class GemmSm90 final : public Family {
     text.dimension("m", p.m);
     text.dimension("n", p.n);
     text.dimension("k", p.k);
+    text.grouping(p);
+    text.constant("long long", "k_unit", fmt::format("{}", unit_of(p)), "k is padded to");
     text.epilogue(p);
     text.descale(p);
     text.integer("tile_m", v.value("tile_m"), "rows of D of a block");
@@ -132,7 +136,7 @@ class GemmSm90 final : public Family {
     Launch out;
     const auto cluster = v.value("cluster");
     const bool split = p.epilogue == Epilogue::swiglu_split;  // B's tile comes in two slabs
-    const auto clusters = std::min<std::int64_t>(tiles(v, args) / cluster, units / cluster);
+    const auto clusters = std::min<std::int64_t>(most_tiles(p, v, args), units / cluster);
     out.grid = {static_cast<std::uint32_t>(clusters * cluster), 1, 1};
     out.block = {384, 1, 1};
     out.cluster = {static_cast<std::uint32_t>(cluster), 1, 1};
@@ -174,10 +178,9 @@ class GemmSm90 final : public Family {
     constexpr double units = 132;
     const double tile_m = static_cast<double>(v.value("tile_m") * v.value("cluster"));
     const double tile_n = static_cast<double>(v.value("tile_n"));
-    const auto m = std::max<std::int64_t>(p.m.hi, 1);
     const double count =
-        static_cast<double>(ceil_div(m, v.value("tile_m") * v.value("cluster")) *
-                            ceil_div(p.n.hi, v.value("tile_n")) * v.value("cluster"));
+        likely_tiles_down(p, v.value("tile_m") * v.value("cluster")) *
+        static_cast<double>(ceil_div(p.n.hi, v.value("tile_n")) * v.value("cluster"));
     const double waves = static_cast<double>(
         ceil_div(static_cast<std::int64_t>(count), static_cast<std::int64_t>(units)));
     const double area = tile_m / static_cast<double>(v.value("cluster")) * tile_n;
@@ -192,7 +195,7 @@ class GemmSm90 final : public Family {
     factor *= v.value("cluster") == 2 ? 1.01 : 1.0;
     factor *= v.value("raster") == 16 ? 1.0 : 1.002;
     // In the units of cuda_gemm_mma's model: multiply-adds over 1000, at 8 times its rate.
-    return waves * units * area * static_cast<double>(p.k.hi) * factor * 1e-3 / 8.0;
+    return waves * units * area * static_cast<double>(likely_k(p)) * factor * 1e-3 / 8.0;
   }
 
  private:
@@ -203,9 +206,10 @@ class GemmSm90 final : public Family {
   bool is_bf16() const { return layout_ == Layout::bf16; }
   bool is_e5m2() const { return layout_ == Layout::e5m2; }
 
-  static std::int64_t tiles(const Variant& v, const qt_args& args) {
-    const auto rows = v.value("tile_m") * v.value("cluster");
-    return args.batch * ceil_div(args.m, rows) * v.value("cluster") *
+  // Of a cluster.
+  static std::int64_t most_tiles(const Problem& p, const Variant& v, const qt_args& args) {
+    return most_tiles_down(p, args.m, args.batch, args.groups,
+                           v.value("tile_m") * v.value("cluster")) *
            ceil_div(args.n, v.value("tile_n"));
   }
 

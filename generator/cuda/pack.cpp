@@ -20,10 +20,10 @@ class Pack final : public Family {
   std::string refuses(const Problem& p, const Target& t) const override {
     if (p.op != Op::pack) return "changes the layout of a quantised operand: op = pack";
     if (capability(t) < 80) return "needs sm_80 or later";
-    if (p.grouping != Grouping::none) return "has no grouped form";
     if (p.a_layout != Layout::plain) return "reads layout plain";
     if (p.d_layout == Layout::permuted)
-      return p.batch.hi > 1 ? "permutes one weight, not a batch" : "";
+      return p.batch.hi > 1 || p.grouping != Grouping::none ? "permutes one weight, not a batch"
+                                                            : "";
     if (p.d_layout == Layout::bf16) return {};
     if (!is_expanded(p.d_layout)) return "writes layouts e5m2, int8_rows, bf16 and permuted";
     return refuse_length(p, t);
@@ -46,8 +46,9 @@ class Pack final : public Family {
     const ExpandedRows rows(p, v.value("threads"));
     const std::string name = fmt::format("quarterturn_pack_{}", name_of(p.d_layout));
     ConfigText text;
+    text.grouping(p);
     text.dimension("k", p.k);
-    text.constant("long long", "k_unit", fmt::format("{}", padding_unit(p)), "k is padded to");
+    text.constant("long long", "k_unit", fmt::format("{}", unit_of(p)), "k is padded to");
     const EntryShape entry{name, static_cast<int>(rows.threads), 1, {}};
     if (p.d_layout == Layout::permuted)
       return text.source(p, t, v, "cuda/pack.h", "pack_permuted", entry);
@@ -68,13 +69,14 @@ class Pack final : public Family {
       return out;
     }
     if (p.d_layout == Layout::bf16) {
-      const auto blocks = args.m * (round_up(args.k, padding_unit(p)) / 32);
+      const auto blocks = args.m * (copy_length(p, args.k, args.groups) / 32);
       out.grid = {static_cast<std::uint32_t>(ceil_div(blocks, rows.threads)), 1,
                   static_cast<std::uint32_t>(args.batch)};
       return out;
     }
+    const auto entries = p.grouping == Grouping::k_grouped ? args.groups : args.batch;
     out.grid = {static_cast<std::uint32_t>(ceil_div(args.m, rows.rows_of_block())), 1,
-                static_cast<std::uint32_t>(args.batch)};
+                static_cast<std::uint32_t>(entries)};
     out.shared_bytes = rows.shared_bytes(args.k);
     return out;
   }

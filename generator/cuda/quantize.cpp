@@ -7,6 +7,7 @@
 #include "generator/cuda/config_text.hpp"
 #include "generator/cuda/expanded.hpp"
 #include "generator/cuda/families.hpp"
+#include "generator/grouping.hpp"
 
 namespace quarterturn::cuda {
 namespace {
@@ -58,6 +59,14 @@ struct Teams {
   }
 };
 
+// Tiles follow X's rows, or the longer transposed copy where tokens are grouped; those of
+// quantize_tiles.h go on to rows that no group owns.
+std::int64_t tiles_down(const Problem& p, const qt_args& args, std::int64_t rows) {
+  if (p.grouping != Grouping::k_grouped) return ceil_div(args.m, rows);
+  const bool beside = p.copies == Copies::both && tiled(p);
+  return ceil_div(copy_length(p, args.m, args.groups) + (beside ? kTileRows : 0), rows);
+}
+
 class Quantize final : public Family {
  public:
   std::string_view name() const override { return "cuda_quantize"; }
@@ -68,7 +77,6 @@ class Quantize final : public Family {
     if (t.vendor != Vendor::nvidia) return "runs on NVIDIA GPUs";
     if (capability(t) < 80) return "needs sm_80 or later";
     if (p.op != Op::quantize) return "quantises: op = quantize";
-    if (p.grouping != Grouping::none) return "has no grouped form";
     if (is_gated(p) && p.copies != Copies::rows && !tiled(p))
       return fmt::format(
           "applies SwiGLU before column copies with a rotation of up to {}, before both of up to "
@@ -115,6 +123,8 @@ class Quantize final : public Family {
     if (fits && !longer && p.copies == Copies::rows && p.a_rounding == Rounding::sr16 &&
         !is_expanded(p.d_layout) && !shifts)
       resident = {3, 2};
+    // Masked groups' rows are counted as well.
+    if (resident.front() == 3 && p.grouping == Grouping::m_masked) resident = {2};
     return {{"threads", threads, ParameterStage::compile, "of a block"},
             {"resident", resident, ParameterStage::compile,
              "times 256 threads that an SM should hold: bounds their registers"}};
@@ -148,6 +158,7 @@ class Quantize final : public Family {
     choice("Signs", "signs", name_of(p.signs), "");
     choice("ScaleRule", "scale_rule", name_of(p.scale_rule), "");
     choice("Rounding", "rounding", name_of(p.a_rounding), "");
+    text.grouping(p);
     text.dimension("k", p.k);
     const auto threads = v.value("threads");
     text.integer("threads", threads, "of a block");
@@ -176,7 +187,7 @@ class Quantize final : public Family {
       blocks = ceil_div(ceil_div(args.m, 32) * ceil_div(args.k, 32), warps);
       if (p.copies != Copies::rows) out.shared_bytes = warps * kSquareBytes;
     } else if (tiled(p)) {
-      const auto all = ceil_div(args.m, kTileRows) * ceil_div(args.k, kTileColumns);
+      const auto all = tiles_down(p, args, kTileRows) * ceil_div(args.k, kTileColumns);
       blocks = std::min(all, units * v.value("resident"));
       const auto held = bytes_of(is_gated(p) ? DType::f32 : p.a_type);
       out.shared_bytes = 2 * kTileRows * kTileColumns * held;
@@ -185,7 +196,7 @@ class Quantize final : public Family {
       const auto row_parts =
           p.copies == Copies::columns ? 0 : ceil_div(kBand * k32, 2 * v.value("threads"));
       const auto column_parts = p.copies == Copies::rows ? 0 : ceil_div(args.k, kBandColumns);
-      blocks = ceil_div(args.m, kBand) * (row_parts + column_parts);
+      blocks = tiles_down(p, args, kBand) * (row_parts + column_parts);
       if (column_parts > 0) out.shared_bytes = kBand * kBandColumns * bytes_of(p.a_type);
     }
     out.grid = {static_cast<std::uint32_t>(blocks), 1, static_cast<std::uint32_t>(args.batch)};

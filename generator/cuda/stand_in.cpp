@@ -2,14 +2,18 @@
 // that do not fit its window (templates/cuda/stand_in.h).
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "generator/cuda/config_text.hpp"
 #include "generator/cuda/families.hpp"
+#include "generator/grouping.hpp"
 
 namespace quarterturn::cuda {
 namespace {
 
 // Constants of stand_in.h.
 constexpr std::int64_t kSlab = 2048, kAcross = 128, kGathered = 64;
+constexpr std::int64_t kResident = 2;  // blocks of an SM, at most
 constexpr std::int64_t kSharedBytes = 2 * (kGathered + kAcross) * 272 + kSlab * 2 + 64 * 4;
 
 class StandIn final : public Family {
@@ -34,9 +38,10 @@ class StandIn final : public Family {
     const std::string type = p.a_layout == Layout::int8_rows ? "int8" : "e5m2";
     ConfigText text;
     text.constant("qt::cuda::Expanded", "element", "qt::cuda::Expanded::" + type, "");
+    text.grouping(p);
     text.epilogue(p);
     text.descale(p);
-    text.constant("long long", "k_unit", fmt::format("{}", padding_unit(p)), "k is padded to");
+    text.constant("long long", "k_unit", fmt::format("{}", unit_of(p)), "k is padded to");
     return text.source(
         p, t, v, "cuda/stand_in.h", "stand_in_tiles",
         {fmt::format("quarterturn_stand_in_{}_{}_{}", type, name_of(p.role), name_of(p.d_type)),
@@ -45,11 +50,15 @@ class StandIn final : public Family {
          {}});
   }
 
-  Launch launch(const Problem&, const Variant&, const qt_args& args, std::int64_t) const override {
+  Launch launch(const Problem& p, const Variant&, const qt_args& args,
+                std::int64_t units) const override {
     Launch out;
-    const auto blocks = ceil_div(args.m, kSlab) * ceil_div(args.n, kAcross) +
-                        ceil_div(args.n, kSlab) * ceil_div(args.m, kAcross);
-    out.grid = {static_cast<std::uint32_t>(blocks), 1, static_cast<std::uint32_t>(args.batch)};
+    const auto down = [&](std::int64_t rows) {
+      return most_tiles_down(p, args.m, args.batch, args.groups, rows);
+    };
+    const auto items =
+        down(kSlab) * ceil_div(args.n, kAcross) + ceil_div(args.n, kSlab) * down(kAcross);
+    out.grid = {static_cast<std::uint32_t>(std::min(items, kResident * units)), 1, 1};
     out.block = {256, 1, 1};
     out.shared_bytes = kSharedBytes;
     return out;

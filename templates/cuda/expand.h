@@ -182,11 +182,11 @@ QT_FN void store_expanded(u8* out, u32 codes, u32 bytes, u32 blocks, u32 referen
   }
 }
 
-/// Finds a staged row's reference from what its threads have seen, and stores the row and its
-/// reference. All threads of the block take part, `team` of them for each row.
+/// Finds a staged row's reference from what its threads have seen, and stores the row at `to` and
+/// its reference, if it exists. All threads of the block take part, `team` of them for each row.
 template <Expanded type, u32 team>
-QT_FN void finish_expanded(const qt_tensor& to, i64 batch, i64 row, bool row_exists, u32 codes,
-                           u32 bytes, u32 blocks, u32 ranges, const RowRange& range, u32 thread) {
+QT_FN void finish_expanded(u8* to, u8* reference_to, bool row_exists, u32 codes, u32 bytes,
+                           u32 blocks, u32 ranges, const RowRange& range, u32 thread) {
   const RowRange of_warp = {warp_max(range.high), warp_max(range.depth), warp_max(range.nan)};
   if (thread % 32u == 0) {
     const u32 at = ranges + thread / 32u * 12u;
@@ -205,11 +205,8 @@ QT_FN void finish_expanded(const qt_tensor& to, i64 batch, i64 row, bool row_exi
     whole.nan |= load_shared_u32(at + 8u);
   }
   const u32 reference = reference_of<type>(whole);
-  const i64 first = batch * to.batch_stride + row * blocks * 32;
-  if (thread % team == 0)
-    static_cast<u8*>(to.scales)[batch * to.scale_batch_stride + row] = u8(reference);
-  store_expanded<type>(static_cast<u8*>(to.data) + first, codes, bytes, blocks, reference,
-                       thread % team, team);
+  if (thread % team == 0) *reference_to = u8(reference);
+  store_expanded<type>(to, codes, bytes, blocks, reference, thread % team, team);
 }
 
 }  // namespace qt::cuda

@@ -12,6 +12,7 @@
 #include "args.h"
 #include "cuda/bf16.h"
 #include "cuda/epilogue.h"
+#include "cuda/tile_walk.h"
 #include "mxfp4/types.h"
 
 namespace qt::cuda {
@@ -46,11 +47,14 @@ struct Packed {
   bool aligned;
 };
 
-QT_FN Packed packed(const qt_tensor& t, i64 first, i64 rows, i64 k, i64 batch) {
+/// `k` elements from k_first on of rows first..rows of matrix `entry`.
+QT_FN Packed packed(const qt_tensor& t, i64 first, i64 rows, i64 k_first, i64 k, i64 entry) {
   Packed p;
-  const u8* codes = static_cast<const u8*>(t.data) + (batch * t.batch_stride + first * t.ld) / 2;
+  const u8* codes =
+      static_cast<const u8*>(t.data) + (entry * t.batch_stride + first * t.ld + k_first) / 2;
   p.codes = codes;
-  p.scales = static_cast<const u8*>(t.scales) + batch * t.scale_batch_stride + first * t.scale_ld;
+  p.scales = static_cast<const u8*>(t.scales) + entry * t.scale_batch_stride + first * t.scale_ld +
+             k_first / 32;
   p.row_bytes = t.ld / 2;
   p.scale_ld = t.scale_ld;
   p.rows = rows - first;
@@ -157,40 +161,42 @@ struct RowsOfB {
 
 /// z at (row, column), inside it.
 template <class Config>
-QT_FN float z_of(const qt_args& args, i64 batch, i64 row, i64 column, float sum) {
+QT_FN float z_of(const qt_args& args, const Product& p, i64 row, i64 column, float sum) {
   float z = mul(mul(args.alpha, Config::descale),
                 mul(sum, Config::a_type == GemmType::bf16 ? 8.0f : 64.0f));
   if constexpr (Config::accumulate)
     if (args.beta != 0.0f)
-      z += mul(args.beta, element<Config::side>(args.c.data, place_of(args.c, batch, row, column)));
-  if constexpr (Config::bias) z += element<Config::side>(args.bias, column);
+      z += mul(args.beta, element<Config::side>(args.c.data, place_of(args.c, p.d, row, column)));
+  if constexpr (Config::bias)
+    z += element<Config::side>(args.bias, bias_place<Config::grouping>(p, args.n) + column);
   return z;
 }
 
 template <class Config>
-QT_FN void store_pair(const qt_args& args, i64 batch, i64 row, i64 column, float x, float y) {
-  const Destination d = {batch, args.m, args.n};
+QT_FN void store_pair(const qt_args& args, const Product& p, i64 row, i64 column, float x,
+                      float y) {
+  const Destination d = {p.d, p.end, args.n};
   if (column < args.n)
-    finish_element<Config>(args, d, row, column, z_of<Config>(args, batch, row, column, x));
+    finish_element<Config>(args, d, row, column, z_of<Config>(args, p, row, column, x));
   if (column + 1 < args.n)
-    finish_element<Config>(args, d, row, column + 1, z_of<Config>(args, batch, row, column + 1, y));
+    finish_element<Config>(args, d, row, column + 1, z_of<Config>(args, p, row, column + 1, y));
 }
 
 /// A SwiGLU's output, if it exists.
 template <class Config>
-QT_FN void store_output(const qt_args& args, i64 batch, i64 row, i64 output, float gate,
+QT_FN void store_output(const qt_args& args, const Product& p, i64 row, i64 output, float gate,
                         float value) {
   if (output >= args.n / 2) return;
   const i64 gate_at = gate_column<Config::epilogue>(output);
   const i64 value_at = value_column<Config::epilogue>(output, args.n);
-  finish_pair<Config>(args, {batch, args.m, args.n}, row, output,
-                      z_of<Config>(args, batch, row, gate_at, gate),
-                      z_of<Config>(args, batch, row, value_at, value));
+  finish_pair<Config>(args, {p.d, p.end, args.n}, row, output,
+                      z_of<Config>(args, p, row, gate_at, gate),
+                      z_of<Config>(args, p, row, value_at, value));
 }
 
 }  // namespace gemm_mma
 
-/// One block computes one tile_m x tile_n tile; grid: tiles, 1, batch.
+/// One block computes one tile_m x tile_n tile; grid: as TileWalk::find_of_block wants it.
 template <class Config>
 QT_FN void gemm_mma_tile(const Config&, const qt_args& args) {
   using namespace gemm_mma;
@@ -203,22 +209,18 @@ QT_FN void gemm_mma_tile(const Config&, const qt_args& args) {
   static_assert(tiles_m * 16 == warp_m && tiles_n * 8 == warp_n,
                 "a warp's part is made of 16x8 tiles");
 
-  // Tiles are walked in groups of `raster` rows of tiles, so that neighbours share B in L2.
-  const i64 rows_of_tiles = (args.m + Config::tile_m - 1) / Config::tile_m;
-  const i64 columns_of_tiles = (args.n + Config::tile_n - 1) / Config::tile_n;
-  const i64 group = i64(block_index()) / (Config::raster * columns_of_tiles);
-  const i64 in_group = i64(block_index()) % (Config::raster * columns_of_tiles);
-  const i64 left = rows_of_tiles - group * Config::raster;
-  const i64 group_rows = left < Config::raster ? left : i64(Config::raster);
-  const i64 row0 = (group * Config::raster + in_group % group_rows) * Config::tile_m;
-  const i64 column0 = in_group / group_rows * Config::tile_n;
-  const i64 batch = i64(block_index_z());
-  const i64 k_end = (args.k + 31) / 32 * 32;
+  TileWalk<Config, u32(Config::tile_m)> tiles(args, args.m, args.n, args.k, Config::tile_n);
+  if (!tiles.find_of_block()) return;
+  const Product p = tiles.product();
+  // In 32 bits, which saves registers.
+  const i64 row0 = p.first + i32(tiles.y * Config::tile_m);
+  const i64 column0 = i32(tiles.x * Config::tile_n);
+  const i64 k_end = (p.k + 31) / 32 * 32;
 
-  const Packed a = packed(args.a, row0, args.m, k_end, batch);
+  const Packed a = packed(args.a, row0, p.end, p.k_first, k_end, p.a);
   using Columns = RowsOfB<Config>;
   const Columns columns(column0, args.n);
-  const Packed b = packed(args.b, 0, args.n, k_end, batch);
+  const Packed b = packed(args.b, 0, args.n, p.k_first, k_end, p.b);
   const u32 base = shared_base();
   const auto stage_a = [&](i64 s) {
     return base + u32(s % Config::stages) * stage_bytes<Config>();
@@ -232,7 +234,7 @@ QT_FN void gemm_mma_tile(const Config&, const qt_args& args) {
     if (s < stages) {
       const i64 k0 = s * kChunk;
       if constexpr (wide_a)
-        fetch_wide<Config::tile_m>(args.a, row0, args.m, k0, args.k, batch, stage_a(s));
+        fetch_wide<Config::tile_m>(args.a, row0, p.end, k0, p.k, p.a, stage_a(s));
       else
         fetch_codes<Config::tile_m>(a, RowsInOrder{}, k0, stage_a(s));
       fetch_codes<Config::tile_n>(b, columns, k0, stage_b(s));
@@ -280,7 +282,7 @@ QT_FN void gemm_mma_tile(const Config&, const qt_args& args) {
           const Words4 upper_row = load_shared_4(row),
                        lower_row = load_shared_4(row + 8u * kWideRow);
           QT_UNROLL
-          for (int p = 0; p < 4; ++p) top[p] = upper_row.word[p], bottom[p] = lower_row.word[p];
+          for (int w = 0; w < 4; ++w) top[w] = upper_row.word[w], bottom[w] = lower_row.word[w];
         } else {
           const u32 row = stage_a(s) + (a_first + 16u * u32(i)) * kPackedRow;
           const u32 below = row + 8u * kPackedRow;
@@ -309,14 +311,14 @@ QT_FN void gemm_mma_tile(const Config&, const qt_args& args) {
       QT_UNROLL
       for (int half = 0; half < 2; ++half) {
         const i64 row = row0 + a_first + 16u * u32(i) + 8 * half;
-        if (row >= args.m) continue;
+        if (row >= p.end) continue;
         if constexpr (!Columns::paired) {
-          store_pair<Config>(args, batch, row, column0 + in_tile, sums[i][j][2 * half],
+          store_pair<Config>(args, p, row, column0 + in_tile, sums[i][j][2 * half],
                              sums[i][j][2 * half + 1]);
         } else if (j < tiles_n / 2) {
           QT_UNROLL
           for (int e = 0; e < 2; ++e)
-            store_output<Config>(args, batch, row, columns.output(in_tile + u32(e)),
+            store_output<Config>(args, p, row, columns.output(in_tile + u32(e)),
                                  sums[i][j][2 * half + e], sums[i][j + tiles_n / 2][2 * half + e]);
         }
       }

@@ -20,6 +20,7 @@
 #include "cuda/epilogue_rows.h"
 #include "cuda/expand.h"
 #include "cuda/primitives_wgmma.h"
+#include "cuda/tile_walk.h"
 
 namespace qt::cuda {
 
@@ -48,28 +49,15 @@ struct Shared90 {
   static constexpr u32 bytes = empty_at + Config::stages * 8;
 };
 
-/// The tiles of one call, in the order in which blocks take them: groups of `raster` tiles down M,
-/// walked down first, so that neighbours in time share both operands in L2.
+/// The tiles of one call; a cluster's blocks have tiles below each other.
 template <class Config>
-struct Tiles {
-  u32 down, across, total;  // `down` counts clusters' tiles
-  QT_FN Tiles(i64 m, i64 n, i64 batch) {
-    constexpr i64 rows = i64(Config::tile_m) * Config::cluster;
-    down = u32((m + rows - 1) / rows);
-    across = u32((n + Config::tile_n - 1) / Config::tile_n);
-    total = down * across * u32(batch);
-  }
-  QT_FN void place(u32 tile, u32& batch, u32& y, u32& x) const {
-    batch = tile / (down * across);
-    u32 rest = tile - batch * (down * across);
-    const u32 group = rest / (Config::raster * across);
-    rest -= group * (Config::raster * across);
-    const u32 first = group * Config::raster;
-    const u32 height = min_u32(down - first, Config::raster);
-    x = rest / height;
-    y = first + rest - x * height;
-  }
-};
+using Tiles = TileWalk<Config, u32(Config::tile_m) * Config::cluster>;
+
+/// Elements of K in 128 bytes.
+template <class Config>
+QT_FN constexpr u32 chunk_of() {
+  return Config::element == Expanded::bf16 ? 64u : 128u;
+}
 
 /// Columns of z that a tile has: tile_n neighbours, or of a split SwiGLU half as many gates and
 /// their values.
@@ -102,34 +90,35 @@ struct Ring {
 
 template <class Config>
 QT_FN void bring_tiles(const qt_args& args, const qt_tensor_map& a_map, const qt_tensor_map& b_map,
-                       const Tiles<Config>& tiles, u32 k_blocks, u32 base, u32 rank) {
+                       Tiles<Config> tiles, u32 base, u32 rank) {
   using S = Shared90<Config>;
   prefetch_map(&a_map);
   prefetch_map(&b_map);
   Ring ring = {0, 1};  // every stage starts empty
-  for (u32 tile = block_index() / Config::cluster; tile < tiles.total;
+  for (u32 tile = block_index() / Config::cluster; tiles.find(tile);
        tile += block_count() / Config::cluster) {
-    u32 batch, y, x;
-    tiles.place(tile, batch, y, x);
-    const i32 row = i32((y * Config::cluster + rank) * Config::tile_m);
-    const TileColumns<Config> columns(x, Config::n > 0 ? Config::n : args.n);
-    for (u32 kb = 0; kb < k_blocks; ++kb) {
+    const Product& p = tiles.product();
+    const i32 row = i32(p.first) + i32((tiles.y * Config::cluster + rank) * Config::tile_m);
+    const TileColumns<Config> columns(tiles.x, Config::n > 0 ? Config::n : args.n);
+    const u32 first = u32(p.k_first / chunk_of<Config>());
+    const u32 end = first + u32(ceil_div(p.k, chunk_of<Config>()));
+    for (u32 kb = first; kb < end; ++kb) {
       const u32 full = base + S::full_at + 8u * ring.stage;
       const u32 a = base + ring.stage * S::a_bytes;
       const u32 b = base + S::b_at + ring.stage * S::b_bytes;
       barrier_wait(base + S::empty_at + 8u * ring.stage, ring.parity);
       barrier_arrive_expect(full, S::a_bytes + S::b_bytes);
-      copy_tile(a, &a_map, full, i32(kb * 128u), row, i32(batch));
+      copy_tile(a, &a_map, full, i32(kb * 128u), row, i32(p.a));
       constexpr u32 half = Config::tile_n / 2;
       if constexpr (Config::cluster == 2) {
         // Each block brings half of B's tile for both.
         copy_tile_multicast(b + rank * half * 128u, &b_map, full, i32(kb * 128u),
-                            i32(columns.of(rank * half)), i32(batch), 3u);
+                            i32(columns.of(rank * half)), i32(p.b), 3u);
       } else if constexpr (TileColumns<Config>::halves) {
-        copy_tile(b, &b_map, full, i32(kb * 128u), i32(columns.of(0)), i32(batch));
-        copy_tile(b + half * 128u, &b_map, full, i32(kb * 128u), i32(columns.of(half)), i32(batch));
+        copy_tile(b, &b_map, full, i32(kb * 128u), i32(columns.of(0)), i32(p.b));
+        copy_tile(b + half * 128u, &b_map, full, i32(kb * 128u), i32(columns.of(half)), i32(p.b));
       } else {
-        copy_tile(b, &b_map, full, i32(kb * 128u), i32(columns.first), i32(batch));
+        copy_tile(b, &b_map, full, i32(kb * 128u), i32(columns.first), i32(p.b));
       }
       ring.advance(Config::stages);
     }
@@ -271,8 +260,7 @@ QT_FN void multiply_tile(Sum (&sums)[high][width], u32 k_blocks, u32 base, u32 g
 }
 
 template <class Config>
-QT_FN void multiply_and_store(const qt_args& args, const Tiles<Config>& tiles, u32 k_blocks,
-                              u32 base, u32 rank) {
+QT_FN void multiply_and_store(const qt_args& args, Tiles<Config> tiles, u32 base, u32 rank) {
   using S = Shared90<Config>;
   using Sum = typename SumOf<Config::element>::Type;
   constexpr int high = Config::tile_m / 128;
@@ -280,27 +268,24 @@ QT_FN void multiply_and_store(const qt_args& args, const Tiles<Config>& tiles, u
   const u32 group = thread_index() / 128u - 1u;
   const u32 thread = thread_index() % 128u, lane = thread % 32u, warp = thread / 32u;
   const u32 quad_row = lane / 4u, quad_column = lane % 4u * 2u;
-  const i64 m = Config::m > 0 ? Config::m : args.m;
   const i64 n = Config::n > 0 ? Config::n : args.n;
   const u32 factors = base + S::columns_at + group * (S::columns_bytes / 2);
   const u32 biases = factors + Config::tile_n * 4;
   const u32 staged = base + S::staging_at + (group * 4u + warp) * 2048u;
   const float factor = mul(args.alpha, Config::descale);
   Ring ring = {0, 0};
-  for (u32 tile = block_index() / Config::cluster; tile < tiles.total;
+  for (u32 tile = block_index() / Config::cluster; tiles.find(tile);
        tile += block_count() / Config::cluster) {
-    u32 batch, y, x;
-    tiles.place(tile, batch, y, x);
-    const i64 row0 =
-        i64(y * Config::cluster + rank) * Config::tile_m + group * (Config::tile_m / 2);
-    const TileColumns<Config> columns(x, n);
-    const Destination d = {batch, m, n};
+    const Product p = tiles.product();
+    const i64 row0 = p.first + i64(tiles.y * Config::cluster + rank) * Config::tile_m +
+                     group * (Config::tile_m / 2);
+    const i64 m = p.end;
+    const TileColumns<Config> columns(tiles.x, n);
+    const Destination d = {p.d, m, n};
 
     // References travel while the tile is multiplied.
-    const u8* a_references =
-        static_cast<const u8*>(args.a.scales) + batch * args.a.scale_batch_stride;
-    const u8* b_references =
-        static_cast<const u8*>(args.b.scales) + batch * args.b.scale_batch_stride;
+    const u8* a_references = references_of<Config::grouping>(args.a, p, p.a);
+    const u8* b_references = references_of<Config::grouping>(args.b, p, p.b);
     u32 row_reference[high][2];
     QT_UNROLL
     for (int i = 0; i < high; ++i) {
@@ -322,11 +307,13 @@ QT_FN void multiply_and_store(const qt_args& args, const Tiles<Config>& tiles, u
       column_reference[i] = inside ? reference_at<Config::element>(b_references, column) : kZeroRow;
       column_bias[i] = 0.0f;
       if constexpr (Config::bias)
-        if (inside) column_bias[i] = element<Config::side>(args.bias, column);
+        if (inside)
+          column_bias[i] =
+              element<Config::side>(args.bias, bias_place<Config::grouping>(p, n) + column);
     }
 
     Sum sums[high][width];
-    multiply_tile<Config>(sums, k_blocks, base, group, lane, ring);
+    multiply_tile<Config>(sums, u32(ceil_div(p.k, chunk_of<Config>())), base, group, lane, ring);
 
     bool unfit = false;
     QT_UNROLL
@@ -405,18 +392,16 @@ QT_FN void gemm_sm90(const Config&, const qt_args& args, const qt_tensor_map& a_
   } else {
     sync_block();
   }
-  const i64 k = Config::k > 0 ? Config::k : args.k;
-  constexpr i64 chunk = Config::element == Expanded::bf16 ? 64 : 128;
-  const u32 k_blocks = u32((k + chunk - 1) / chunk);
-  const Tiles<Config> tiles(Config::m > 0 ? Config::m : args.m, Config::n > 0 ? Config::n : args.n,
-                            args.batch);
+  const Tiles<Config> tiles(args, Config::m > 0 ? Config::m : args.m,
+                            Config::n > 0 ? Config::n : args.n, Config::k > 0 ? Config::k : args.k,
+                            Config::tile_n);
   static_assert(registers_fit(1, 24, 2, 240), "registers are handed over within the block");
   if (warp_index() < 4u) {
     give_registers<24>();
-    if (thread_index() == 0) bring_tiles<Config>(args, a_map, b_map, tiles, k_blocks, base, rank);
+    if (thread_index() == 0) bring_tiles<Config>(args, a_map, b_map, tiles, base, rank);
   } else {
     take_registers<240>();
-    multiply_and_store<Config>(args, tiles, k_blocks, base, rank);
+    multiply_and_store<Config>(args, tiles, base, rank);
   }
 }
 

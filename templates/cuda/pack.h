@@ -5,6 +5,7 @@
 
 #include "cuda/bf16.h"
 #include "cuda/permuted.h"
+#include "groups.h"
 
 namespace qt::cuda {
 
@@ -17,26 +18,42 @@ QT_FN Words4 load_codes(const u8* from, bool aligned) {
   return v;
 }
 
-/// `threads_per_row` threads share a row, whose codes wait in shared memory until all its scales
-/// have been seen.
+/// Elements of a row of the operand, with its padding.
+template <class Config>
+QT_FN i64 length_of(const qt_args& args, i64 k) {
+  if constexpr (Config::grouping == Grouping::k_grouped)
+    return grouped_length(k, args.groups, Config::k_unit);
+  return round_up(k, Config::k_unit);
+}
+
+/// `threads_per_row` threads share a row, or one group's part of it, whose codes wait in shared
+/// memory until all its scales have been seen. Grid: rows, 1, batch or groups of tokens; what lies
+/// between groups is left as it is.
 template <class Config>
 QT_FN void pack(const Config&, const qt_args& args) {
   constexpr u32 team = Config::threads_per_row;
   constexpr u32 teams = Config::threads / team;
+  constexpr bool by_tokens = Config::grouping == Grouping::k_grouped;
   const i64 k = Config::k > 0 ? Config::k : args.k;
-  const u32 given = u32(round_up(k, Config::k_unit) / 32);
-  const u32 blocks = u32(expanded_pitch(k, Config::k_unit) / 32);
+  const i64 entry = block_index_z();
+  const i64 batch = by_tokens ? 0 : entry;
+  GroupPlace part = {0, round_up(k, Config::k_unit)};
+  if constexpr (by_tokens)
+    part = group_place(group_range(args.group_sizes, entry, k), entry, Config::k_unit);
+  const u32 given = u32(part.length / 32);
+  const u32 blocks = u32(round_up(part.length, 128) / 32);
+  const i64 pitch = by_tokens ? length_of<Config>(args, k) : i64(blocks) * 32;
   const StagedRow stage = staged_row(blocks);
   const u32 thread = thread_index(), t = thread % team;
   const u32 codes = shared_base() + thread / team * stage.bytes;
   const u32 bytes = codes + stage.scales_at;
-  const i64 batch = block_index_z();
   const i64 row = i64(block_index()) * teams + thread / team;
   const bool row_exists = row < args.m;
+  const i64 read_row = row_exists ? row : 0;
   const u8* from = static_cast<const u8*>(args.a.data) +
-                   (batch * args.a.batch_stride + (row_exists ? row : 0) * args.a.ld) / 2;
+                   (batch * args.a.batch_stride + read_row * args.a.ld + part.first) / 2;
   const u8* scales = static_cast<const u8*>(args.a.scales) + batch * args.a.scale_batch_stride +
-                     (row_exists ? row : 0) * args.a.scale_ld;
+                     read_row * args.a.scale_ld + part.first / 32;
   const bool aligned = (reinterpret_cast<u64>(from) & 15u) == 0;
 
   RowRange range = {};
@@ -48,15 +65,17 @@ QT_FN void pack(const Config&, const qt_args& args) {
     store_shared_u8(bytes + block, byte);
     widen(range, byte, v.word);
   }
-  finish_expanded<Config::element, team>(args.d, batch, row, row_exists, codes, bytes, blocks,
-                                         shared_base() + teams * stage.bytes, range, thread);
+  finish_expanded<Config::element, team>(
+      static_cast<u8*>(args.d.data) + batch * args.d.batch_stride + row * pitch + part.first,
+      static_cast<u8*>(args.d.scales) + entry * args.d.scale_batch_stride + row, row_exists, codes,
+      bytes, blocks, shared_base() + teams * stage.bytes, range, thread);
 }
 
 /// A thread decodes a block of 32.
 template <class Config>
 QT_FN void pack_bf16(const Config&, const qt_args& args) {
   const i64 k = Config::k > 0 ? Config::k : args.k;
-  const u32 blocks = u32(round_up(k, Config::k_unit) / 32);
+  const u32 blocks = u32(length_of<Config>(args, k) / 32);
   const u64 index = u64(block_index()) * Config::threads + thread_index();
   if (index >= u64(args.m) * blocks) return;
   const u64 row = index / blocks;

@@ -38,6 +38,7 @@ QT_FN void quantize_rows(const qt_args& args, i64 batch, u32 first_row, u32 last
   const SignMask mask = signs_of<Config>(args);
   const Noise noise = noise_of(args, args.operand, 0);
   const i64 k_global = args.k_global > 0 ? args.k_global : k;
+  const i64 rows = rows_of_entry<Config>(args, batch), row0 = row0_of_entry<Config>(args, batch);
   const RowsOfX<Config> from(args, batch, k);
   const Copy to = copy_of<Config>(args.d, batch, blocks);
 
@@ -50,38 +51,42 @@ QT_FN void quantize_rows(const qt_args& args, i64 batch, u32 first_row, u32 last
     const u32 block = inside ? index - in_band * blocks : 0u;
     const u32 row = first_row + in_band;
     float x[32];
-    from.values(x, row, block, inside ? k - i64(block) * 32 : 0, 1.0f);
+    from.values(x, row, block, inside && row < rows ? k - i64(block) * 32 : 0, 1.0f);
     u32 packed[4];
     const u32 byte = quantize_values<Config>(
         x, block_signs<g>(mask, block), lane, noise,
-        noise_position(row, i64(block) * 32, args.row0, args.k0, k_global), packed);
+        noise_position(row, i64(block) * 32, row0, args.k0, k_global), packed);
     if (inside) store_block<Config>(to, row, block, blocks, packed, byte);
   }
 }
 
-/// Column-wise, packed output: a tile of 256 rows and 64 columns of X, whose columns become rows of
-/// `to`. Threads: 256. Lane = 4 * segment + column pair, so that a rotation along rows runs over
-/// lanes and that eight lanes write 128 consecutive bytes.
+/// Column-wise, packed output: a tile of 256 elements along 64 rows of `to`, columns of X from
+/// first_column on. Threads: 256. Lane = 4 * segment + column pair, so that a rotation along rows
+/// runs over lanes and that eight lanes write 128 consecutive bytes.
 template <class Config>
-QT_FN void quantize_columns(const qt_args& args, const qt_tensor& to, i64 batch, u32 first_row,
+QT_FN void quantize_columns(const qt_args& args, const qt_tensor& to, i64 batch, u32 first,
                             u32 first_column, u32 thread) {
   constexpr int g = Config::rotation;
   constexpr int bytes = bytes_of(Config::input);
   constexpr int pitch = 64 * bytes;   // of a row of the tile
   constexpr int chunks = pitch / 16;  // 16-byte pieces of it
   const i64 k = Config::k > 0 ? Config::k : args.k;
-  const i64 padded = round_up(args.m, padding_unit(g));
+  const i64 padded = column_length<Config>(args);
   const u32 tile = shared_base();
   const u8* source = static_cast<const u8*>(args.a.data) + batch * args.a.batch_stride * bytes;
   const bool aligned = is_aligned<Config::input>(source, args.a.ld);
 
+  // Groups begin at multiples of 128.
+  const RowsAlong low = rows_along<Config, false>(args, first);
+  const RowsAlong high = rows_along<Config, false>(args, i64(first) + 128);
+
   // Chunk c of row r lies at c ^ (r ^ r / 32) % 8, so that both directions avoid bank conflicts.
   for (u32 i = thread; i < 256u * chunks; i += 256u) {
     const u32 row = i / chunks, chunk = i % chunks;
-    const i64 y = i64(first_row) + row;
+    const i64 y = row < 128u ? low.first + row : high.first + (row - 128u);
     const i64 x = i64(first_column) + chunk * (16 / bytes);
     const u32 at = tile + row * pitch + (chunk ^ ((row ^ (row >> 5)) & 7u)) * 16u;
-    const i64 left = y < args.m ? k - x : 0;
+    const i64 left = y < (row < 128u ? low.end : high.end) ? k - x : 0;
     const u32 valid = left <= 0 ? 0u : left * bytes >= 16 ? 16u : u32(left) * bytes;
     if (aligned) {
       copy_async_16(at, source + (valid ? (y * args.a.ld + x) * bytes : 0), valid);
@@ -105,7 +110,7 @@ QT_FN void quantize_columns(const qt_args& args, const qt_tensor& to, i64 batch,
 
   const u32 lane = thread % 32u, warp = thread / 32u;
   const u32 segment = lane / 4u;
-  const u32 block = first_row / 32u + segment;
+  const u32 block = first / 32u + segment;
   const SignMask mask = signs_of<Config>(args);
   const Noise noise = noise_of(args, args.operand, 1);
   const ColumnPlace place = column_place<Config>(args);
@@ -161,7 +166,8 @@ QT_FN void quantize_by_teams(const qt_args& args, i64 batch, u32 group, u32 thre
   const u32 bytes = codes + stage.scales_at;
   const u32 ranges = shared_base() + teams * stage.bytes;  // 12 bytes a warp
   const i64 row = i64(group) * teams + slot;
-  const bool row_exists = row < args.m;
+  const i64 row0 = row0_of_entry<Config>(args, batch);
+  const bool row_exists = row < rows_of_entry<Config>(args, batch), row_stored = row < args.m;
 
   const SignMask mask = signs_of<Config>(args);
   const Noise noise = noise_of(args, args.operand, 0);
@@ -188,19 +194,21 @@ QT_FN void quantize_by_teams(const qt_args& args, i64 batch, u32 group, u32 thre
     u32 packed[4];
     const u32 byte = quantize_values<Config>(
         x, block_signs<g>(mask, block), lane, noise,
-        noise_position(row, i64(block) * 32, args.row0, args.k0, k_global), packed);
+        noise_position(row, i64(block) * 32, row0, args.k0, k_global), packed);
     if (block >= blocks) continue;
     if constexpr (expanded) {
       store_shared_4(codes + staged_place(block), {{packed[0], packed[1], packed[2], packed[3]}});
       store_shared_u8(bytes + block, byte);
       widen(range, byte, packed);
     } else {
-      if (row_exists) store_block<Config>(to, u32(row), block, blocks, packed, byte);
+      if (row_stored) store_block<Config>(to, u32(row), block, blocks, packed, byte);
     }
   }
   if constexpr (expanded)
-    finish_expanded<type, team>(args.d, batch, row, row_exists, codes, bytes, blocks, ranges, range,
-                                thread);
+    finish_expanded<type, team>(
+        static_cast<u8*>(args.d.data) + batch * args.d.batch_stride + row * blocks * 32,
+        static_cast<u8*>(args.d.scales) + batch * args.d.scale_batch_stride + row, row_stored,
+        codes, bytes, blocks, ranges, range, thread);
 }
 
 template <class Config>
@@ -219,6 +227,7 @@ QT_FN void quantize(const Config&, const qt_args& args) {
     const u32 part = block_index() % (row_parts + column_parts);
     const u32 first_row = band * 256u;
     if (part < row_parts) {
+      if (first_row >= args.m) return;  // the transposed copy is longer
       const u32 last_row = u32(args.m - first_row < 256 ? args.m : first_row + 256);
       quantize_rows<Config>(args, batch, first_row, last_row, part * Config::threads + thread,
                             row_parts * Config::threads);

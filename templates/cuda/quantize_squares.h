@@ -43,7 +43,7 @@ QT_FN void quantize_squares(const Config&, const qt_args& args) {
 
   const u8* source =
       static_cast<const u8*>(args.a.data) + batch * args.a.batch_stride * bytes_of(Config::input);
-  const i64 rest = row < args.m ? k - i64(x_block) * 32 : 0;
+  const i64 rest = row < rows_of_entry<Config>(args, batch) ? k - i64(x_block) * 32 : 0;
   Raw<Config::input> raw;
   load_block<Config::input>(raw, source, rest > 0 ? i64(row) * args.a.ld + i64(x_block) * 32 : 0,
                             rest < 32 ? int(rest) : 32,
@@ -64,11 +64,11 @@ QT_FN void quantize_squares(const Config&, const qt_args& args) {
   if constexpr (by_rows) {
     const Noise noise = noise_of(args, args.operand, 0);
     u32 packed[4];
-    const u32 byte =
-        quantize_in_square<Config>(x, largest, noise,
-                                   noise_position(row, i64(x_block) * 32, args.row0, args.k0,
-                                                  args.k_global > 0 ? args.k_global : k),
-                                   packed);
+    const u32 byte = quantize_in_square<Config>(
+        x, largest, noise,
+        noise_position(row, i64(x_block) * 32, row0_of_entry<Config>(args, batch), args.k0,
+                       args.k_global > 0 ? args.k_global : k),
+        packed);
     if (row < args.m)
       store_block<Config>(copy_of<Config>(args.d, batch, across), row, x_block, across, packed,
                           byte);

@@ -7,6 +7,7 @@
 #include "cuda/expand.h"
 #include "cuda/load.h"
 #include "cuda/rotate.h"
+#include "tokens.h"
 
 namespace qt::cuda {
 
@@ -27,16 +28,62 @@ QT_FN i64 place_128x4(i64 row, i64 block, i64 tiles) {
   return ((row / 128) * tiles + block / 4) * 512 + (row % 32) * 16 + row / 32 % 4 * 4 + block % 4;
 }
 
+/// Rows of X that exist, in this batch entry or masked group; rows behind them count as zeros.
+template <class Config>
+QT_FN i64 rows_of_entry(const qt_args& args, i64 entry) {
+  if constexpr (Config::grouping == Grouping::m_masked)
+    return group_count(args.group_sizes, entry, args.m);
+  return args.m;
+}
+
+/// The row, for noise, of an entry's first one: masked groups are one matrix.
+template <class Config>
+QT_FN i64 row0_of_entry(const qt_args& args, i64 entry) {
+  return args.row0 + (Config::grouping == Grouping::m_masked ? entry * args.m : 0);
+}
+
+/// Elements of a row of the transposed copy, with padding.
+template <class Config>
+QT_FN i64 column_length(const qt_args& args) {
+  if constexpr (Config::grouping == Grouping::k_grouped)
+    return grouped_length(args.m, args.groups, group_unit(Config::rotation));
+  return round_up(args.m, padding_unit(Config::rotation));
+}
+
 /// Where this call's part of the transposed copy lies in the whole one, in that copy's coordinates.
 struct ColumnPlace {
   i64 row0, k0, k_global;
 };
 template <class Config>
 QT_FN ColumnPlace column_place(const qt_args& args) {
+  constexpr bool both = Config::copies == Copies::both;
+  if constexpr (Config::grouping == Grouping::k_grouped)
+    return {both ? args.k0 : args.row0, 0, column_length<Config>(args)};
   // Beside a row-wise copy, row0 and k0 are that copy's, and the rows are taken to be all there
   // are.
-  if constexpr (Config::copies == Copies::both) return {args.k0, args.row0, args.m};
+  if constexpr (both) return {args.k0, args.row0, args.m};
   return {args.row0, args.k0, args.k_global > 0 ? args.k_global : args.m};
+}
+
+/// Rows first..end of X that lie along the transposed copy from its element `at` on, a multiple of
+/// 32. `in_copy`: they belong to it.
+struct RowsAlong {
+  i64 first, end;
+  bool in_copy;
+};
+/// `all`: rows that no group owns too, as if they were a last group, which the copy has no place
+/// for.
+template <class Config, bool all>
+QT_FN RowsAlong rows_along(const qt_args& args, i64 at) {
+  if constexpr (Config::grouping == Grouping::k_grouped) {
+    constexpr i64 unit = group_unit(Config::rotation);
+    const GroupRange rows = tokens_at(args.group_sizes, args.groups, args.m, unit, at);
+    if (!all || rows.first < rows.end) return {rows.first, rows.end, true};
+    const GroupRange rest = unowned_at(args.group_sizes, args.groups, args.m, unit, at);
+    return {rest.first, rest.end, false};
+  } else {
+    return {at, args.m, true};
+  }
 }
 
 /// One copy of this batch entry, as stores need it.

@@ -22,7 +22,7 @@ constexpr u32 kGroup = 8;  // tiles walked down before the next one across: a se
 struct Matrix {
   const u8* data;
   i64 pitch;  // bytes
-  i64 rows, columns;
+  i64 columns;
   bool aligned;  // every row starts at a multiple of 16 bytes
 };
 
@@ -40,9 +40,10 @@ QT_FN u32 place(u32 row, u32 piece) {
   return row * pitch + (piece ^ ((row ^ (row >> 5)) & 7u)) * 16u;
 }
 
-/// Starts the copy of the tile at (first_row, first_column), zeros beyond the matrix.
+/// Starts the copy of the tile at (first_row, first_column), zeros from row `end` on and beyond the
+/// matrix.
 template <class Config>
-QT_FN void bring(const Matrix& x, u32 first_row, u32 first_column, u32 to) {
+QT_FN void bring(const Matrix& x, u32 first_row, i64 end, u32 first_column, u32 to) {
   constexpr u32 bytes = u32(bytes_of(Config::input));
   constexpr u32 pieces = kColumns * bytes / 16u;  // of a row
   constexpr u32 rows = kThreads / pieces;         // that threads bring at once
@@ -50,7 +51,7 @@ QT_FN void bring(const Matrix& x, u32 first_row, u32 first_column, u32 to) {
   const i64 left = (x.columns - first_column) * bytes - piece * 16u;
   const u8* from =
       x.data + (u64(first_row) + row) * u64(x.pitch) + first_column * bytes + piece * 16u;
-  if (x.aligned && first_row + kRows <= x.rows && first_column + kColumns <= x.columns) {
+  if (x.aligned && first_row + kRows <= end && first_column + kColumns <= x.columns) {
     QT_UNROLL
     for (u32 i = 0; i < kRows / rows; ++i) {
       copy_async_16(to + place<Config>(row + i * rows, piece), from, 16u);
@@ -60,7 +61,7 @@ QT_FN void bring(const Matrix& x, u32 first_row, u32 first_column, u32 to) {
   }
   for (u32 i = 0; i < kRows / rows; ++i) {
     const u32 at = to + place<Config>(row + i * rows, piece);
-    const bool inside = first_row + row + i * rows < x.rows && left > 0;
+    const bool inside = first_row + row + i * rows < end && left > 0;
     const u32 valid = !inside ? 0u : left >= 16 ? 16u : u32(left);
     if (x.aligned) {
       copy_async_16(at, inside ? from : x.data, valid);
@@ -81,7 +82,8 @@ QT_FN void bring(const Matrix& x, u32 first_row, u32 first_column, u32 to) {
 /// theirs. A thread makes four neighbours of eight rows, whose loads are all on their way before
 /// the first is used.
 template <class Config>
-QT_FN void bring_activated(const Matrix& x, i64 k, u32 first_row, u32 first_column, u32 to) {
+QT_FN void bring_activated(const Matrix& x, i64 k, u32 first_row, i64 end, u32 first_column,
+                           u32 to) {
   constexpr bool split = Config::prologue == Prologue::swiglu_split;
   constexpr i64 bytes = bytes_of(Config::input);
   constexpr u32 pieces = kColumns / 4;  // of a row
@@ -91,7 +93,7 @@ QT_FN void bring_activated(const Matrix& x, i64 k, u32 first_row, u32 first_colu
   const i64 first = split ? column : 2 * column, second = split ? k + column : first + 4;
   const u8* line = x.data + (i64(first_row) + row) * x.pitch;
   float a[kRows / rows][4], b[kRows / rows][4];
-  if (x.aligned && first_row + kRows <= x.rows && first_column + kColumns <= k &&
+  if (x.aligned && first_row + kRows <= end && first_column + kColumns <= k &&
       (!split || k % 4 == 0)) {
     QT_UNROLL
     for (u32 i = 0; i < kRows / rows; ++i) {
@@ -102,7 +104,7 @@ QT_FN void bring_activated(const Matrix& x, i64 k, u32 first_row, u32 first_colu
     QT_UNROLL
     for (u32 i = 0; i < kRows / rows; ++i) {
       const u8* from = line + i64(i * rows) * x.pitch;
-      const bool inside = i64(first_row) + row + i * rows < x.rows;
+      const bool inside = i64(first_row) + row + i * rows < end;
       QT_UNROLL
       for (int e = 0; e < 4; ++e) {
         // Of the interleaved form `a` and `b` are the first and the last two pairs.
@@ -155,9 +157,13 @@ QT_FN void quantize_tiles(const Config&, const qt_args& args) {
   const i64 k = Config::k > 0 ? Config::k : args.k;
   Matrix matrix = {
       static_cast<const u8*>(args.a.data) + batch * args.a.batch_stride * bytes_of(Config::input),
-      args.a.ld * bytes_of(Config::input), args.m, k, false};
+      args.a.ld * bytes_of(Config::input), k, false};
   matrix.aligned = is_aligned<Config::input>(matrix.data, args.a.ld);
-  const Order order = {u32(ceil_div(args.m, kRows)), u32(ceil_div(k, kColumns))};
+  // Tiles go down the transposed copy; where tokens are grouped, rows that no group owns follow.
+  constexpr bool grouped = Config::grouping == Grouping::k_grouped;
+  const i64 length = column_length<Config>(args);
+  const i64 down = !grouped ? args.m : by_rows ? length + kRows : length;
+  const Order order = {u32(ceil_div(down, kRows)), u32(ceil_div(k, kColumns))};
   const u32 total = order.down * order.across;
 
   const u32 thread = thread_index(), lane = thread % 32u;
@@ -165,18 +171,19 @@ QT_FN void quantize_tiles(const Config&, const qt_args& args) {
   const u32 column = thread / 4u, segment = thread % 4u;  // of the column-wise one
   const SignMask mask = signs_of<Config>(args);
   const u32 row_blocks = u32(round_up(k, padding_unit(g)) / 32);
-  const u32 column_blocks = u32(round_up(args.m, padding_unit(g)) / 32);
+  const u32 column_blocks = u32(length / 32);
   const Noise row_noise = noise_of(args, args.operand, 0);
   const Noise column_noise = noise_of(args, args.operand, 1);
   const ColumnPlace down_place = column_place<Config>(args);
   const Copy rows_copy = copy_of<Config>(args.d, batch, row_blocks);
   const Copy columns_copy = copy_of<Config>(by_rows ? args.d2 : args.d, batch, column_blocks);
 
-  const auto bring_tile = [&](u32 first_row, u32 first_column, u32 to) {
+  const auto bring_tile = [&](u32 along, u32 first_column, u32 to) {
+    const RowsAlong rows = rows_along<Config, by_rows>(args, along);
     if constexpr (is_gated(Config::prologue)) {
-      bring_activated<Config>(matrix, k, first_row, first_column, to);
+      bring_activated<Config>(matrix, k, u32(rows.first), rows.end, first_column, to);
     } else {
-      bring<Config>(matrix, first_row, first_column, to);
+      bring<Config>(matrix, u32(rows.first), rows.end, first_column, to);
     }
   };
   u32 tile = block_index();
@@ -196,6 +203,7 @@ QT_FN void quantize_tiles(const Config&, const qt_args& args) {
     copy_async_commit();
     copy_async_wait<1>();
     sync_block();
+    const RowsAlong rows = rows_along<Config, by_rows>(args, y);
 
     if constexpr (by_rows) {
       float v[32];
@@ -214,14 +222,15 @@ QT_FN void quantize_tiles(const Config&, const qt_args& args) {
       const u32 block = x / 32u + half;
       const float largest =
           rotate_over_lanes<g, has_signs>(v, block_signs<g>(mask, block), lane, 1u);
+      const u32 in_x = u32(rows.first) + row;
       u32 packed[4];
       const u32 byte = quantize_sums<Config::scale_rule, Config::rounding, g>(
           v, largest, row_noise,
-          noise_position(y + row, i64(block) * 32, args.row0, args.k0,
+          noise_position(in_x, i64(block) * 32, args.row0, args.k0,
                          args.k_global > 0 ? args.k_global : k),
           packed);
-      if (y + row < args.m && block < row_blocks)
-        store_block<Config>(rows_copy, y + row, block, row_blocks, packed, byte);
+      if (in_x < rows.end && block < row_blocks)
+        store_block<Config>(rows_copy, in_x, block, row_blocks, packed, byte);
     }
 
     {
@@ -238,6 +247,7 @@ QT_FN void quantize_tiles(const Config&, const qt_args& args) {
         } else {
           v[r] = half_of<held>(load_shared_u16(from), 0);
         }
+        if (grouped && by_rows && !rows.in_copy) v[r] = 0.0f;
       }
       const u32 block = y / 32u + segment;
       const float largest =

@@ -13,6 +13,7 @@
 #include "cuda/bf16.h"
 #include "cuda/epilogue.h"
 #include "cuda/expand.h"
+#include "cuda/tile_walk.h"
 
 namespace qt::cuda {
 
@@ -31,17 +32,12 @@ constexpr u32 kListAt = 2 * kStage;  // numbers of unfit rows in the slab, 2 byt
 constexpr u32 kCountsAt = kListAt + kSlab * 2;
 constexpr u32 kPieces = (kGathered + kAcross) * 8 / kThreads;  // of 16 bytes, a thread and stage
 
-/// One operand of this call.
+/// One operand of a product: its rows, from the first one and from its first element on.
 struct Rows {
   const u8* data;
   const u8* references;
-  i64 rows, pitch;
+  i64 rows;
 };
-
-QT_FN Rows rows_of(const qt_tensor& t, i64 rows, i64 pitch, i64 batch) {
-  return {static_cast<const u8*>(t.data) + batch * t.batch_stride,
-          static_cast<const u8*>(t.scales) + batch * t.scale_batch_stride, rows, pitch};
-}
 
 /// Lists the numbers from `first` on, of a slab, that is_unfit answers for, in ascending order;
 /// returns how many there are. All threads.
@@ -88,7 +84,8 @@ struct Piece {
   u32 scale;
 };
 
-QT_FN void fetch(Piece& piece, u32 part, i64 pitch, u32 chunk) {
+/// `length`: elements of the row in this product, padded.
+QT_FN void fetch(Piece& piece, u32 part, i64 length, u32 chunk) {
   piece.raw = {};
   piece.scale = 0;
   if (piece.row == nullptr) return;
@@ -96,7 +93,7 @@ QT_FN void fetch(Piece& piece, u32 part, i64 pitch, u32 chunk) {
     piece.raw = load_global(reinterpret_cast<const Words4*>(piece.row + chunk * 128u + part * 16u));
   } else if (part < 4u) {
     piece.raw = load_global(reinterpret_cast<const Words4*>(piece.row + chunk * 64u + part * 16u));
-    piece.scale = piece.row[pitch / 2 + chunk * 4u + part];
+    piece.scale = piece.row[length / 2 + chunk * 4u + part];
   }
 }
 
@@ -142,20 +139,36 @@ QT_FN void put(const Piece& piece, u32 part, u32 row_at) {
 
 }  // namespace stand_in
 
-/// Blocks: slabs of A times tiles of B's rows, then slabs of B times tiles of A's rows.
+/// Items of work of a product: slabs of A times tiles of B's rows, then slabs of B times tiles of
+/// A's rows.
+struct StandInItems {
+  u32 across_b, across_a, of_a, all;
+  QT_FN StandInItems(i64 rows, i64 columns) {
+    across_b = u32(ceil_div(columns, stand_in::kAcross));
+    across_a = u32(ceil_div(rows, stand_in::kAcross));
+    of_a = u32(ceil_div(rows, stand_in::kSlab)) * across_b;
+    all = of_a + u32(ceil_div(columns, stand_in::kSlab)) * across_a;
+  }
+};
+
+/// Item `number` of product `p`. All threads of the block.
 template <class Config>
-QT_FN void stand_in_tiles(const Config&, const qt_args& args) {
+QT_FN void stand_in_item(const qt_args& args, const Product& p, u32 number) {
   using namespace stand_in;
   constexpr int tiles_m = 2, tiles_n = 4;  // of 16 x 8, a warp; the warps are 2 x 4
-  const i64 batch = block_index_z();
-  const i64 pitch = expanded_pitch(args.k, Config::k_unit);
-  const Rows a = rows_of(args.a, args.m, pitch, batch), b = rows_of(args.b, args.n, pitch, batch);
-  const u32 across_b = u32((args.n + kAcross - 1) / kAcross);
-  const u32 across_a = u32((args.m + kAcross - 1) / kAcross);
-  const u32 of_a = u32((args.m + kSlab - 1) / kSlab) * across_b;
-  const bool is_a = block_index() < of_a;  // the unfit rows are A's
-  const u32 item = is_a ? block_index() : block_index() - of_a;
-  const u32 across = is_a ? across_b : across_a;
+  constexpr bool by_tokens = Config::grouping == Grouping::k_grouped;
+  const i64 length = expanded_pitch(p.k, Config::k_unit);
+  const i64 pitch = by_tokens ? grouped_length(args.k, args.groups, Config::k_unit) : length;
+  const i64 rows_of_d = p.end - p.first;
+  const Rows a = {
+      static_cast<const u8*>(args.a.data) + p.a * args.a.batch_stride + p.first * pitch + p.k_first,
+      references_of<Config::grouping>(args.a, p, p.a) + p.first, rows_of_d};
+  const Rows b = {static_cast<const u8*>(args.b.data) + p.b * args.b.batch_stride + p.k_first,
+                  references_of<Config::grouping>(args.b, p, p.b), args.n};
+  const StandInItems items(rows_of_d, args.n);
+  const bool is_a = number < items.of_a;  // the unfit rows are A's
+  const u32 item = is_a ? number : number - items.of_a;
+  const u32 across = is_a ? items.across_b : items.across_a;
   const Rows from = is_a ? a : b, other = is_a ? b : a;
   const i64 slab = i64(item / across) * kSlab;
   const i64 first = i64(item % across) * kAcross;
@@ -178,9 +191,9 @@ QT_FN void stand_in_tiles(const Config&, const qt_args& args) {
   if (thread == 0 && item % across == 0) count_event(&quarterturn_stand_ins, total);
   const u32 g = lane / 4u, q = lane % 4u;
   const u32 a_first = warp / 4u * 32u, b_first = warp % 4u * 32u;
-  const u32 chunks = u32(pitch / 128);
+  const u32 chunks = u32(length / 128);
   const float factor = mul(args.alpha, Config::descale);
-  const Destination d = {batch, args.m, args.n};
+  const Destination d = {p.d, p.end, args.n};
 
   // Pairs lie 16 rows apart, so that one thread gets the products of both.
   const auto in_pairs = [](u32 row) { return row / 32u * 16u + row % 16u; };
@@ -214,7 +227,7 @@ QT_FN void stand_in_tiles(const Config&, const qt_args& args) {
     }
     const auto fetch_all = [&](u32 chunk) {
       QT_UNROLL
-      for (u32 j = 0; j < kPieces; ++j) fetch(pieces[j], thread % 8u, pitch, chunk);
+      for (u32 j = 0; j < kPieces; ++j) fetch(pieces[j], thread % 8u, length, chunk);
     };
     const auto put_all = [&](u32 stage) {
       QT_UNROLL
@@ -257,20 +270,21 @@ QT_FN void stand_in_tiles(const Config&, const qt_args& args) {
       if (chunk + 1 < chunks) put_all((chunk + 1u) % 2u);
     }
 
-    // z at (row, column) from a product.
+    // z at (row, column) from a product; rows count from the product's first.
     const auto z_at = [&](float sum, i64 row, i64 column) {
       float v = mul(factor, mul(sum, 64.0f));
       float bias = 0.0f;
-      if constexpr (Config::bias) bias = element<Config::side>(args.bias, column);
+      if constexpr (Config::bias)
+        bias = element<Config::side>(args.bias, bias_place<Config::grouping>(p, args.n) + column);
       if constexpr (Config::bias || Config::accumulate)
-        v = v + addend<Config>(args, d, row, column, bias);
+        v = v + addend<Config>(args, d, p.first + row, column, bias);
       return v;
     };
     // A's side computes what both leave out.
     const auto left_to_a = [&](i64 row) { return !is_a && a.references[row] == kUnfit; };
     const auto store_pair = [&](i64 row, i64 output, float gate_sum, float value_sum) {
       if (left_to_a(row)) return;
-      finish_pair<Config>(args, d, row, output, z_at(gate_sum, row, gate(output)),
+      finish_pair<Config>(args, d, p.first + row, output, z_at(gate_sum, row, gate(output)),
                           z_at(value_sum, row, value(output)));
     };
     const auto listed = [&](u32 i) {
@@ -311,13 +325,23 @@ QT_FN void stand_in_tiles(const Config&, const qt_args& args) {
             const i64 number = listed(mine);
             const i64 row = is_a ? number : across_to, column = is_a ? across_to : number;
             if (left_to_a(row)) continue;
-            finish_element<Config>(args, d, row, column, z_at(sums[i][j][e], row, column));
+            finish_element<Config>(args, d, p.first + row, column,
+                                   z_at(sums[i][j][e], row, column));
           }
         }
       }
     }
     sync_block();  // before the next rows' first stage overwrites the last one's
   }
+}
+
+/// Blocks take items of all products in turn.
+template <class Config>
+QT_FN void stand_in_tiles(const Config&, const qt_args& args) {
+  ProductWalk<Config> walk(args, args.m, args.k);
+  const auto items = [&](const Product& p) { return StandInItems(p.end - p.first, args.n).all; };
+  for (u32 item = block_index(); walk.find(item, items); item += block_count())
+    stand_in_item<Config>(args, walk.product, item - walk.begin);
 }
 
 }  // namespace qt::cuda

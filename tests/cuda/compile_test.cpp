@@ -310,6 +310,65 @@ TEST_CASE("cuda epilogues compile without spills") {
   }
   compile_jobs(jobs, 56);
 }
+TEST_CASE("cuda kernels of groups compile without spills") {
+  if (no_compiler()) return;
+  const auto sm90 = *parse_target("sm_90a"), sm80 = *parse_target("sm_80");
+  std::vector<Job> jobs;
+  const auto add = [&](const Family& family, const Problem& p, const Target& t,
+                       std::initializer_list<std::pair<const std::string, std::int64_t>> values) {
+    INFO(p.key());
+    REQUIRE(family.refuses(p, t) == "");
+    auto v = family.default_variant(p, t);
+    for (const auto& [name, value] : values) v.values[name] = value;
+    REQUIRE(family.illegal(p, t, v) == "");
+    jobs.push_back(job_of(family, p, t, v, t.arch));
+  };
+  const auto grouped = [](Problem p, Grouping grouping) {
+    p.grouping = grouping;
+    p.groups = {1, 64};
+    if (multiplies(p.op)) p.accumulate = Accumulate::accumulate;
+    if (multiplies(p.op) && grouping != Grouping::k_grouped) p.bias = Bias::per_column;
+    return p;
+  };
+  const auto gemm = [&](Grouping grouping, Contract contract, Spread spread, DType type) {
+    auto p = grouped(gemm_problem(contract, spread, type, Extent::exactly(4096)), grouping);
+    if (grouping == Grouping::k_grouped) std::swap(p.m, p.k);
+    return p;
+  };
+  const auto fast = gemm(Grouping::m_contiguous, Contract::fast, Spread::any, DType::bf16);
+  add(cuda::gemm_e5m2(), fast, sm90, {});
+  const auto wgrad = gemm(Grouping::k_grouped, Contract::fast, Spread::any, DType::f32);
+  add(cuda::gemm_e5m2(), wgrad, sm90, {{"tile_n", 160}, {"stages", 5}, {"cluster", 2}});
+  const auto masked = gemm(Grouping::m_masked, Contract::exact, Spread::narrow, DType::bf16);
+  add(cuda::gemm_int8(), masked, sm90, {{"tile_m", 256}, {"tile_n", 128}});
+  const auto exact = gemm(Grouping::m_contiguous, Contract::exact, Spread::any, DType::f32);
+  add(cuda::gemm_bf16(), exact, sm90, {});
+  add(cuda::gemm_mma(), exact, sm80, {});
+  auto unfit = wgrad;
+  unfit.a_layout = unfit.b_layout = Layout::e5m2;
+  add(cuda::stand_in(), unfit, sm90, {});
+  unfit = masked;
+  unfit.a_layout = unfit.b_layout = Layout::int8_rows;
+  add(cuda::stand_in(), unfit, sm90, {});
+  const auto quantize = [&](std::int32_t g, Grouping grouping, Copies copies, Layout layout) {
+    return grouped(
+        quantize_problem(DType::bf16, g, ScaleRule::rceil, Rounding::sr16, copies, layout),
+        grouping);
+  };
+  add(cuda::quantize(), quantize(32, Grouping::m_masked, Copies::rows, Layout::e5m2), sm90, {});
+  auto odd = quantize(32, Grouping::m_masked, Copies::rows, Layout::plain);
+  odd.k = Extent::exactly(14336);
+  add(cuda::quantize(), odd, sm90, {});
+  add(cuda::quantize(), quantize(32, Grouping::k_grouped, Copies::both, Layout::plain), sm90, {});
+  add(cuda::quantize(), quantize(256, Grouping::k_grouped, Copies::both, Layout::plain), sm90, {});
+  auto pack =
+      grouped(one_operand(Op::pack, DType::mxfp4, DType::mxfp4, Layout::plain, Layout::e5m2),
+              Grouping::k_grouped);
+  pack.m = Extent::exactly(4096);
+  pack.k = {0, 8192};
+  add(cuda::pack(), pack, sm90, {});
+  compile_jobs(jobs, 12);
+}
 TEST_CASE("every cuda family is compiled by one of these tests") {
   CHECK(cuda::families().size() == 16);
 }

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "templates/groups.h"
+#include "templates/tokens.h"
 
 using namespace quarterturn;
 
@@ -73,6 +73,38 @@ TEST_CASE("grouping.copies pad every group, in places that need no sum and never
       CHECK(copy_length(p, k, 3) == qt::grouped_length(k, 3, unit));
     }
   }
+}
+
+TEST_CASE("grouping.tokens of a copy's parts are those of its groups, each in one place") {
+  for (const int unit : {128, 256})
+    for (const std::vector<int>& ends : std::vector<std::vector<int>>{
+             {0, 0, 0}, {1, 2, 3}, {127, 128, 129}, {256, 256, 1000}, {0, 700, 700}, {0, 0, 4096}})
+      for (const std::int64_t k : {std::int64_t{ends.back()}, std::int64_t{ends.back() + 300}}) {
+        const auto groups = static_cast<std::int64_t>(ends.size());
+        const auto length = qt::grouped_length(k, groups, unit);
+        std::vector<std::int64_t> token(static_cast<std::size_t>(length), -1);
+        for (std::int64_t g = 0; g < groups; ++g) {
+          const auto range = qt::group_range(ends.data(), g, k);
+          const auto place = qt::group_place(range, g, unit);
+          for (auto i = range.first; i < range.end; ++i)
+            token[static_cast<std::size_t>(place.first + i - range.first)] = i;
+        }
+        // One unit more holds all that no group owns.
+        std::vector<int> beside(static_cast<std::size_t>(k), 0);
+        for (std::int64_t at = 0; at < length + unit; at += 32) {
+          const auto here = qt::tokens_at(ends.data(), groups, k, unit, at);
+          const auto rest = qt::unowned_at(ends.data(), groups, k, unit, at);
+          CHECK((here.first >= here.end || rest.first >= rest.end));
+          for (std::int64_t i = 0; i < 32; ++i) {
+            if (rest.first + i < rest.end) ++beside[static_cast<std::size_t>(rest.first + i)];
+            if (at + i >= length) continue;
+            const auto want = token[static_cast<std::size_t>(at + i)];
+            CHECK((here.first + i < here.end ? here.first + i : -1) == want);
+          }
+        }
+        for (std::int64_t i = 0; i < k; ++i)
+          CHECK(beside[static_cast<std::size_t>(i)] == (i < ends.back() ? 0 : 1));
+      }
 }
 
 TEST_CASE("grouping.ranges stay inside whatever the numbers are") {
