@@ -1,6 +1,6 @@
 // Speeds of the CUDA families and of cuBLASLt, in one process and in turn: `speed_cuda [quantize]
-// [gemm] [packed] [plans] [bf16] [epilogue]`. Sustained figures: the second half of a run of at
-// least 0.3 s.
+// [gemm] [packed] [plans] [bf16] [epilogue] [grouped]`. Sustained figures: the second half of a run
+// of at least 0.3 s.
 #include <iostream>
 #include <set>
 #include <string>
@@ -28,6 +28,7 @@ int main(int count, char** words) {
     if (wants("bf16")) bf16_speeds(*device, meter, pattern);
     if (wants("plans")) plan_speeds(*device, meter, pattern);
     if (wants("epilogue")) epilogue_speeds(*device, meter, pattern);
+    if (wants("grouped")) grouped_speeds(*device, meter, pattern);
   } catch (const std::exception& error) {
     std::cout << "failed: " << error.what() << "\n";
     return 1;

@@ -102,5 +102,7 @@ void bf16_speeds(Device& device, Meter& meter, const Pattern& pattern);
 /// A SwiGLU layer's forward and backward products with the activation in their epilogues and
 /// without; and what prologues and sums add to quantising.
 void epilogue_speeds(Device& device, Meter& meter, const Pattern& pattern);
+/// Products of experts beside one dense product of as many tokens.
+void grouped_speeds(Device& device, Meter& meter, const Pattern& pattern);
 
 }  // namespace quarterturn::cuda_test

@@ -1,26 +1,16 @@
-// Speeds of grouped products (a mixture of 8 experts, 8192 tokens) beside one dense product of as
-// many tokens by the same family, in turn: `speed_grouped [seconds a figure]`. Each figure is the
-// median of rounds in which all calls of a line take turns; products count with their stand-in, as
-// plans run them.
+// Products of a mixture of 8 experts, 8192 tokens, beside one dense product of as many tokens by
+// the same family. Each figure is the median of rounds in which all calls of a block take turns;
+// products count with their stand-in, as plans run them.
 #include <algorithm>
-#include <cstdlib>
-#include <random>
+#include <iostream>
 
-#include "generator/grouping.hpp"
-#include "reference/formats.hpp"
 #include "runtime/operand.hpp"
-#include "tests/cuda/device.hpp"
+#include "tests/cuda/speed/speed.hpp"
 
-using namespace quarterturn;
-using namespace quarterturn::cuda_test;
-
+namespace quarterturn::cuda_test {
 namespace {
 
 constexpr std::int64_t kTokens = 8192, kExperts = 8;
-
-struct Shape {
-  std::int64_t n, k;
-};
 
 // The seconds of one of `count` launches.
 class Clock {
@@ -185,18 +175,6 @@ void products(Device& device, Clock& clock, const Memory& x, const Family& famil
   };
   add("dense", Grouping::none, nullptr);
   add("contiguous, even", Grouping::m_contiguous, &even);
-  const auto vary = [&](std::initializer_list<std::pair<const std::string, std::int64_t>> values) {
-    Call other = calls[1];
-    for (const auto& [name, value] : values) other.variant.values[name] = value;
-    if (!other.family->illegal(other.problem, device.target(), other.variant).empty()) return;
-    other.exact = *other.family->stand_in(other.problem, other.variant);
-    calls.push_back(other);
-  };
-  vary({{"stages", 5}});
-  vary({{"raster", 8}});
-  vary({{"cluster", 2}});
-  vary({{"tile_m", 256}, {"tile_n", 128}, {"cluster", 1}});
-  vary({{"tile_n", 256}, {"pieces", 2}, {"promote", 2}});
   add("contiguous, ragged", Grouping::m_contiguous, &ragged);
   qt_args& of_masked = add("masked, half full", Grouping::m_masked, &counts);
   of_masked.m = room;
@@ -210,22 +188,13 @@ void products(Device& device, Clock& clock, const Memory& x, const Family& famil
 
 }  // namespace
 
-int main(int count, char** words) {
-  std::string why;
-  Device* device = Device::find(why);
-  if (!device) {
-    std::cout << "SKIPPED: " << why << "\n";
-    return 0;
-  }
-  const double seconds = count > 1 ? std::atof(words[1]) : 0.3;
-  Clock clock(*device);
-  std::mt19937 random(1);
-  std::normal_distribution<float> normal;
-  std::vector<std::uint16_t> values(14336 * 4096);
-  for (std::size_t i = 0; i < values.size(); ++i)
-    values[i] = i < (1u << 22) ? reference::bf16_bits(normal(random)) : values[i - (1u << 22)];
-  const Memory x(*device, values);
+void grouped_speeds(Device& device, Meter&, const Pattern& pattern) {
+  Clock clock(device);
+  const auto x = repeated(device, pattern, 14336 * 4096 * 2);
   for (const Family* family : {&cuda::gemm_e5m2(), &cuda::gemm_int8()})
-    for (const Shape& s : {Shape{4096, 4096}, Shape{14336, 4096}, Shape{4096, 14336}})
-      products(*device, clock, x, *family, s, seconds);
+    for (const Shape& s :
+         {Shape{kTokens, 4096, 4096}, Shape{kTokens, 14336, 4096}, Shape{kTokens, 4096, 14336}})
+      products(device, clock, *x, *family, s, 0.15);
 }
+
+}  // namespace quarterturn::cuda_test
