@@ -168,8 +168,14 @@ class Database {
   // ---- misses ----
   Status record_miss(const Miss& miss) { return record_misses({&miss, 1}); }
   Status record_misses(std::span<const Miss> misses);  ///< adds to what is there
-  /// Summed over sources, most time first; without problems that have a winner by now.
+  /// Summed over sources, most time first; without problems whose search is finished by now.
   Result<std::vector<Miss>> misses(std::string_view target, std::string_view performance_class);
+  /// The same with those problems: what was served stale or borrowed is counted, too.
+  Result<std::vector<Miss>> servings(std::string_view target, std::string_view performance_class);
+  /// Of a problem that has its answer. A merge from a file that still holds them brings them back,
+  /// but not into misses().
+  Status clear_misses(std::string_view problem, std::string_view target,
+                      std::string_view performance_class);
 
   // ---- compiled code ----
   Status put_artifact(const Artifact& artifact);

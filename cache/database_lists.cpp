@@ -181,8 +181,36 @@ Result<std::vector<Miss>> Database::misses(std::string_view target,
                 "SELECT m.problem, total(m.calls), total(m.ns) FROM miss m "
                 "LEFT JOIN problem p ON p.key = m.problem "
                 "LEFT JOIN winner w ON w.problem_id = p.id AND w.target = m.target "
-                "AND w.class = m.class WHERE m.target = ? AND m.class = ? "
-                "AND w.problem_id IS NULL GROUP BY m.problem ORDER BY 3 DESC, 1",
+                "AND w.class = m.class AND w.certificate NOT LIKE '%search=unfinished%' "
+                "WHERE m.target = ? AND m.class = ? "
+                "AND w.problem_id IS NULL GROUP BY m.problem ORDER BY 3 DESC, 2 DESC, 1",
+                target, performance_class);
+    while (query.next())
+      out.push_back({query.text(0), std::string(target), std::string(performance_class),
+                     query.integer(1), query.integer(2)});
+    return query.status();
+  });
+  if (!status.ok()) return status;
+  return out;
+}
+
+Status Database::clear_misses(std::string_view problem, std::string_view target,
+                              std::string_view performance_class) {
+  return state().write([&](Connection& c) {
+    return Query(c, "DELETE FROM miss WHERE problem = ? AND target = ? AND class = ?", problem,
+                 target, performance_class)
+        .run();
+  });
+}
+
+Result<std::vector<Miss>> Database::servings(std::string_view target,
+                                             std::string_view performance_class) {
+  std::vector<Miss> out;
+  Status status = state().read([&](Connection& c) {
+    out.clear();
+    Query query(c,
+                "SELECT problem, total(calls), total(ns) FROM miss WHERE target = ? AND class = ? "
+                "GROUP BY problem ORDER BY 3 DESC, 2 DESC, 1",
                 target, performance_class);
     while (query.next())
       out.push_back({query.text(0), std::string(target), std::string(performance_class),

@@ -152,8 +152,8 @@ struct Tombstone {
   std::int64_t at = 0;  ///< nanoseconds since 1970; 0: now
 };
 
-/// A problem that dispatch had no tuned answer for. Counters only grow, one row a source file, so
-/// that merging takes the maximum and counts nothing twice.
+/// A problem that dispatch had no valid tuned answer for: none, a stale or a borrowed one. Counters
+/// only grow, one row a source file, so that merging takes the maximum and counts nothing twice.
 struct Miss {
   std::string problem;
   std::string target;

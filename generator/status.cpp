@@ -62,6 +62,8 @@ std::string_view code_name(Code code) {
       return "disk_full";
     case Code::network_filesystem:
       return "network_filesystem";
+    case Code::not_locked:
+      return "not_locked";
     case Code::internal:
       return "internal";
   }

@@ -41,7 +41,8 @@ enum class Code : std::int32_t {
   read_only = 405,
   disk_full = 406,
   network_filesystem = 407,
-  internal = 900,  ///< a fault of ours: please report it
+  not_locked = 408,  ///< the lock file does not name the problem, or holds other code for it
+  internal = 900,    ///< a fault of ours: please report it
 };
 
 /// The code's stable lower-case name, as printed and as `qturn_status_name` returns it.

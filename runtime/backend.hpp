@@ -76,6 +76,8 @@ class Backend {
 
   /// Compiles in a worker process, or finds the code in the store; never both at once for one key.
   virtual Result<Binary> compile(const Source& source) = 0;
+  /// Whether `compile` would find the code in the store.
+  virtual bool has_code(const Source&) { return false; }
   virtual Result<std::shared_ptr<const Kernel>> load(const Binary& binary,
                                                      const Source& source) = 0;
 

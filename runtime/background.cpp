@@ -50,6 +50,12 @@ bool BackgroundQueue::add(std::function<void()> job) {
   return true;
 }
 
+void BackgroundQueue::every(std::chrono::seconds interval, std::function<void()> job) {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->interval = interval;
+  shared_->repeated = std::move(job);
+}
+
 void BackgroundQueue::wait_until_idle() {
   if (getpid() != maker_) return;
   std::unique_lock lock(shared_->mutex);
@@ -59,10 +65,17 @@ void BackgroundQueue::wait_until_idle() {
 void BackgroundQueue::work(Shared& shared) {
   std::unique_lock lock(shared.mutex);
   for (;;) {
-    shared.changed.wait(lock, [&] { return shared.stop || !shared.jobs.empty(); });
+    const auto wanted = [&] { return shared.stop || !shared.jobs.empty(); };
+    if (shared.interval.count() == 0)
+      shared.changed.wait(lock, wanted);
+    else
+      shared.changed.wait_for(lock, shared.interval, wanted);
     if (shared.stop) return;
-    const auto job = std::move(shared.jobs.front());
-    shared.jobs.pop_front();
+    std::function<void()> job = shared.repeated;
+    if (!shared.jobs.empty()) {
+      job = std::move(shared.jobs.front());
+      shared.jobs.pop_front();
+    }
     shared.busy = true;
     lock.unlock();
     job();

@@ -1,8 +1,10 @@
-// BackgroundQueue: one thread that does a context's compilations while reference kernels serve.
+// BackgroundQueue: one thread that compiles for a context while reference kernels serve, and writes
+// what is to be remembered.
 #pragma once
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -23,6 +25,8 @@ class BackgroundQueue {
 
   /// False where no thread can be had: in a forked child, or at the system's limit.
   bool add(std::function<void()> job);
+  /// From the first job on, also does this after each `interval` without work. Before that job.
+  void every(std::chrono::seconds interval, std::function<void()> job);
   /// Returns when every job added so far is done. For tests and orderly ends.
   void wait_until_idle();
 
@@ -32,6 +36,8 @@ class BackgroundQueue {
     std::condition_variable changed;
     std::deque<std::function<void()>> jobs;
     bool stop = false, busy = false;
+    std::chrono::seconds interval{0};  ///< 0: no repeated job
+    std::function<void()> repeated;
   };
   static void work(Shared& shared);
 

@@ -97,6 +97,7 @@ Status options_of(const qturn_context_options& given, ContextOptions& out) {
   if (given.database) options[Setting::database] = given.database;
   if (given.code_cache) options[Setting::code_cache] = given.code_cache;
   if (given.worker) options[Setting::worker] = given.worker;
+  if (given.lock) options[Setting::lock] = given.lock;
   for (std::size_t i = 0; i < given.snapshot_count; ++i) {
     if (!given.snapshots[i]) return null_argument("snapshots[i]");
     auto& list = options[Setting::snapshots];
@@ -241,6 +242,16 @@ qturn_status qturn_reload(qturn_context* context) {
   return guarded([&]() -> Status {
     QTURN_REQUIRE(context);
     return context->context->reload();
+  });
+}
+
+qturn_status qturn_snapshot_hash(qturn_context* context, unsigned char hash[32]) {
+  return guarded([&]() -> Status {
+    QTURN_REQUIRE(context);
+    QTURN_REQUIRE(hash);
+    const Digest digest = context->context->snapshot_hash();
+    std::copy(digest.begin(), digest.end(), hash);
+    return {};
   });
 }
 

@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 
+#include "runtime/estimate.hpp"
 #include "runtime/layers.hpp"
 #include "runtime/open_backend.hpp"
 #include "runtime/version.hpp"
@@ -14,7 +16,7 @@
 namespace quarterturn {
 namespace {
 
-constexpr std::size_t kMissBatch = 16;
+constexpr std::chrono::seconds kMissInterval{60};  ///< between counts of plans that run on
 constexpr std::size_t kMostPlans = 16384;  ///< looked through for one without disabled families
 constexpr std::size_t kHeuristicTries =
     4;  ///< plans, the default first, before the reference kernel
@@ -104,7 +106,13 @@ Result<std::shared_ptr<Context>> Context::create(ContextOptions options) {
   auto database = Database::open(out->locations_.database);
   if (!database.ok()) return database.status();
   out->database_ = std::make_unique<Database>(std::move(*database));
+  if (const auto& path = out->settings_.text(Setting::lock); !path.empty()) {
+    auto lock = read_lock(path);
+    if (!lock.ok()) return lock.status();
+    out->lock_ = std::move(*lock);
+  }
   if (auto status = out->reload(); !status.ok()) return status;
+  out->background_.every(kMissInterval, [context = out.get()] { context->flush_misses(); });
   out->log_(LogLevel::info, "Quarterturn {} on {} ({}), {} stored answers", kVersion,
             out->env_.target, out->env_.performance_class, out->table()->size());
   return out;
@@ -218,9 +226,7 @@ std::shared_ptr<PreparedPlan> Context::prepared(const Problem& problem, Match ma
                                                 std::string place,
                                                 std::shared_ptr<const Executable> executable) {
   ++statistics_.matched[static_cast<std::size_t>(match)];
-  const auto bytes = executable->workspace_bytes();
-  return std::make_shared<PreparedPlan>(problem, match, std::move(place), std::move(executable),
-                                        bytes);
+  return std::make_shared<PreparedPlan>(problem, match, std::move(place), std::move(executable));
 }
 
 std::shared_ptr<PreparedPlan> Context::stored_answer(const Problem& problem, Status& why_not) {
@@ -260,37 +266,45 @@ Result<std::shared_ptr<const Executable>> Context::prebuilt(const Problem& probl
                               [this](const Plan& plan) { return !is_disabled(plan); });
 }
 
+bool Context::is_at_hand(const Problem& problem, const Plan& plan) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (executables_.contains({problem.key(), plan.text()})) return true;
+  }
+  const Target& target = backend_->device().target;
+  return std::all_of(plan.steps.begin(), plan.steps.end(), [&](const Step& step) {
+    return backend_->has_code(
+        find_family(step.variant.family)
+            ->emit(step_problem(problem, target, plan, step.kind), target, step.variant));
+  });
+}
+
 std::shared_ptr<PreparedPlan> Context::in_background(const Problem& problem) {
   const auto wanted = enabled_plans(problem, 1);
-  auto now = prebuilt(problem);
-  if (wanted.empty() || !now.ok()) return nullptr;
-  // Only a plan that reads the same operands can take over later.
-  const Step* gemm = wanted[0].find(StepKind::gemm);
-  const Step& main = gemm ? *gemm : wanted[0].steps.back();
-  const Family& family = *find_family(main.variant.family);
-  if (family.a_layout(problem, main.variant) != (*now)->a_layout() ||
-      family.b_layout(problem, main.variant) != (*now)->b_layout())
+  if (wanted.empty() || backend_->device().compiler.empty() || is_at_hand(problem, wanted[0]))
     return nullptr;
-  const auto later_bytes =
-      workspace_of(problem, backend_->device().target, wanted[0], most_sizes(problem)).bytes;
-  auto plan = std::make_shared<PreparedPlan>(problem, Match::reference, "", *now,
-                                             std::max((*now)->workspace_bytes(), later_bytes));
-  const bool added = background_.add([this, problem, waiting = std::weak_ptr(plan)] {
-    if (waiting.expired()) return;
-    auto built = build_heuristic(problem);
-    const auto still = waiting.lock();
-    if (!built.ok()) {
+  auto now = prebuilt(problem);
+  if (!now.ok()) return nullptr;
+  const auto key = problem.key();
+  bool is_new = false;
+  {
+    const std::lock_guard lock(mutex_);
+    is_new = compiling_.insert(key).second;
+  }
+  const auto job = [this, problem, key] {
+    const auto built = build_heuristic(problem);
+    if (!built.ok())
       log_(LogLevel::warning, "compiling in the background failed, the prebuilt kernel goes on: {}",
            built.status().message());
-    } else if (still && (*built)->workspace_bytes() <= still->workspace_bytes() &&
-               (*built)->a_layout() == still->a_layout() &&
-               (*built)->b_layout() == still->b_layout()) {
-      still->replace(std::move(*built), Match::heuristic);
-    }
-  });
-  if (!added) return nullptr;
-  ++statistics_.matched[static_cast<std::size_t>(Match::reference)];
-  return plan;
+    const std::lock_guard lock(mutex_);
+    compiling_.erase(key);
+  };
+  if (is_new && !background_.add(job)) {
+    const std::lock_guard lock(mutex_);
+    compiling_.erase(key);
+    return nullptr;
+  }
+  return prepared(problem, Match::reference, "", std::move(*now));
 }
 
 Result<std::shared_ptr<PreparedPlan>> Context::reference(const Problem& problem,
@@ -309,21 +323,34 @@ Result<std::shared_ptr<PreparedPlan>> Context::reference(const Problem& problem,
   return prepared(problem, Match::reference, "", std::move(*executable));
 }
 
+Result<std::shared_ptr<PreparedPlan>> Context::prepare_locked(const Problem& problem) {
+  const auto plan = locked_plan(problem);
+  if (!plan.ok()) return plan.status();
+  auto built = try_plan(problem, *plan);
+  if (!built.ok()) return built.status();
+  return prepared(problem, Match::exact, settings_.text(Setting::lock), std::move(*built));
+}
+
 Result<std::shared_ptr<PreparedPlan>> Context::prepare(const Problem& problem) {
   if (auto status = validate(problem); !status.ok()) return status;
   ++statistics_.prepares;
+  if (lock_) return prepare_locked(problem);
   Status why;
   if (auto plan = stored_answer(problem, why)) {
     log_(LogLevel::info, "{}: {} ({})", problem.key(), match_name(plan->match()), plan->place());
+    if (plan->match() >= Match::stale) record_miss(plan);
     return plan;
   }
   if (auto status = supports(problem); !status.ok()) return status;
   const auto& policy = settings_.text(Setting::on_miss);
-  if (policy == "error")
+  if (policy == "error") {
+    misses_.add(problem.key(), estimated_seconds(problem, backend_->device()));
+    flush_soon();
     return Status(Code::miss,
                   fmt::format("nobody tuned {} for {} ({}), and the miss policy is error. Tune it: "
                               "qturn tune --problem '{}'",
                               problem.key(), env_.target, env_.performance_class, problem.key()));
+  }
   if (policy == "background")
     if (auto plan = in_background(problem)) {
       record_miss(plan);
@@ -341,33 +368,19 @@ Result<std::shared_ptr<PreparedPlan>> Context::prepare(const Problem& problem) {
 }
 
 void Context::record_miss(const std::shared_ptr<PreparedPlan>& plan) {
-  bool full = false;
-  {
-    const std::lock_guard lock(mutex_);
-    misses_.push_back({plan, plan->problem().key()});
-    full = ++new_misses_ >= kMissBatch;
-  }
-  if (full) flush_misses();
+  misses_.add(plan, estimated_seconds(plan->problem(), backend_->device()));
+  flush_soon();
+}
+
+void Context::flush_soon() {
+  if (flush_waits_.exchange(true)) return;
+  // Where no thread can be had, they are written at the end.
+  (void)background_.add([this] { flush_misses(); });
 }
 
 void Context::flush_misses() {
-  std::vector<Miss> rows;
-  {
-    const std::lock_guard lock(mutex_);
-    new_misses_ = 0;
-    std::vector<PendingMiss> kept;
-    for (auto& miss : misses_) {
-      const auto plan = miss.plan.lock();
-      // A plan that is gone counts as one call at least: somebody asked.
-      const auto runs = plan ? plan->runs() : miss.runs_recorded;
-      const auto calls = std::max<std::uint64_t>(runs - miss.runs_recorded, miss.recorded ? 0 : 1);
-      if (calls > 0)
-        rows.push_back({miss.problem, env_.target, env_.performance_class,
-                        static_cast<std::int64_t>(calls), 0});
-      if (plan) kept.push_back({miss.plan, miss.problem, std::max<std::uint64_t>(runs, 1), true});
-    }
-    misses_ = std::move(kept);
-  }
+  flush_waits_ = false;
+  const auto rows = misses_.take(env_.target, env_.performance_class);
   if (rows.empty()) return;
   if (auto status = database_->record_misses(rows); !status.ok())
     log_(LogLevel::debug, "misses are not recorded: {}", status.message());

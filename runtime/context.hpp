@@ -7,6 +7,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,8 +17,10 @@
 #include "cache/database.hpp"
 #include "runtime/backend.hpp"
 #include "runtime/background.hpp"
+#include "runtime/lock_file.hpp"
 #include "runtime/log.hpp"
 #include "runtime/lookup_table.hpp"
+#include "runtime/misses.hpp"
 #include "runtime/prepared_plan.hpp"
 #include "runtime/settings.hpp"
 
@@ -60,6 +64,19 @@ class Context {
   /// kernel.
   Result<std::shared_ptr<PreparedPlan>> prepare(const Problem& problem);
 
+  struct Choice {
+    Plan plan;
+    Match match = Match::heuristic;
+    std::string place;  ///< where the answer was stored; empty: nowhere
+  };
+  /// The plan that prepare would try first. Compiles nothing.
+  Result<Choice> choose(const Problem& problem);
+
+  /// Over what prepare goes by: see qturn_snapshot_hash.
+  Digest snapshot_hash() const;
+  /// The lock file's; null where none is set.
+  const LockFile* lock() const { return lock_ ? &*lock_ : nullptr; }
+
   /// Reads the layers again; plans that are prepared already stay as they are.
   Status reload();
 
@@ -76,7 +93,8 @@ class Context {
   /// device.
   Result<std::uint64_t> window_fallbacks();
 
-  /// Writes recorded misses now; else it is done every few prepares and at the end.
+  /// Writes recorded misses now; else a thread does it soon after a miss, now and then while plans
+  /// run, and at the end.
   void flush_misses();
   /// Waits for background compilations.
   void wait_for_background() { background_.wait_until_idle(); }
@@ -94,10 +112,15 @@ class Context {
                                          std::shared_ptr<const Executable> executable);
   std::shared_ptr<PreparedPlan> stored_answer(const Problem& problem, Status& why_not);
   Result<std::shared_ptr<const Executable>> prebuilt(const Problem& problem) const;
+  Result<Plan> locked_plan(const Problem& problem) const;
+  Result<std::shared_ptr<PreparedPlan>> prepare_locked(const Problem& problem);
+  /// Whether the default plan is had without compiling.
+  bool is_at_hand(const Problem& problem, const Plan& plan);
   std::shared_ptr<PreparedPlan> in_background(const Problem& problem);
   Result<std::shared_ptr<PreparedPlan>> reference(const Problem& problem, const Status& why);
   void quarantine(const Problem& problem, const Plan& plan, const Status& status);
   void record_miss(const std::shared_ptr<PreparedPlan>& plan);
+  void flush_soon();
   void say(const std::vector<std::string>& notes);
 
   Settings settings_;
@@ -107,6 +130,7 @@ class Context {
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Database> database_;
   Env env_;
+  std::optional<LockFile> lock_;
   mutable Statistics statistics_;
   std::atomic<std::shared_ptr<const LookupTable>> table_;
   std::atomic<bool> said_no_compiler_{false};
@@ -114,14 +138,10 @@ class Context {
   std::mutex mutex_;  ///< guards the members below
   /// By problem key and plan text. Loaded code stays loaded while the context lives.
   std::map<std::pair<std::string, std::string>, std::shared_ptr<const Executable>> executables_;
-  struct PendingMiss {
-    std::weak_ptr<PreparedPlan> plan;
-    std::string problem;
-    std::uint64_t runs_recorded = 0;
-    bool recorded = false;
-  };
-  std::vector<PendingMiss> misses_;
-  std::size_t new_misses_ = 0;
+  std::set<std::string> compiling_;  ///< problems whose default is compiled in the background
+
+  MissLog misses_;
+  std::atomic<bool> flush_waits_{false};  ///< among the jobs of the background thread
 
   BackgroundQueue background_;  ///< last: its thread uses all of the above
 };

@@ -58,7 +58,6 @@ std::string Context::explain(const Problem& problem) {
   }
   Json stored = Json::array();
   const auto table = this->table();
-  const Found* best = nullptr;
   const auto candidates = table->candidates(problem);
   for (const auto& found : candidates) {
     Json row{{"match", match_name(found.match)},
@@ -74,20 +73,19 @@ std::string Context::explain(const Problem& problem) {
         fits = Status(Code::quarantined, "in quarantine: " + (*held)->detail);
     row["usable"] = fits.ok();
     if (!fits.ok()) row["reason"] = fits.message();
-    if (fits.ok() && !best) best = &found;
     stored.push_back(std::move(row));
   }
-  const auto plans = best ? std::vector<Plan>{best->answer->plan} : enabled_plans(problem, 1);
-  out["supported"] = !plans.empty();
-  if (plans.empty()) {
-    out["reason"] = supports(problem).message();
+  if (lock_) out["lock"] = settings_.text(Setting::lock);
+  const auto choice = choose(problem);
+  out["supported"] = choice.ok() || choice.status().code() == Code::not_locked;
+  if (!choice.ok()) {
+    out["reason"] = choice.status().message();
   } else {
-    const auto missing = missing_code(*backend_, problem, plans[0]);
-    const Match match = best ? best->match : Match::heuristic;
-    out["match"] = match_name(missing.ok() ? match : Match::reference);
+    const auto missing = missing_code(*backend_, problem, choice->plan);
+    out["match"] = match_name(missing.ok() ? choice->match : Match::reference);
     if (!missing.ok()) out["reason"] = missing.message();
-    out["plan"] = plans[0].text();
-    out["steps"] = plan_json(problem, target, plans[0]);
+    out["plan"] = choice->plan.text();
+    out["steps"] = plan_json(problem, target, choice->plan);
   }
   out["stored"] = std::move(stored);
   return out.dump();

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -73,6 +74,7 @@ class LookupTable {
   std::vector<Found> candidates(const Problem& problem) const;
 
   std::size_t size() const { return answers_.size(); }
+  std::span<const Answer> answers() const { return answers_; }
 
  private:
   struct Slot {

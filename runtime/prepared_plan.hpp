@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "runtime/executable.hpp"
@@ -13,38 +12,38 @@
 
 namespace quarterturn {
 
-/// Shareable between threads. The executable may be replaced once by a better one with the same
-/// layouts, while others run; the first stays alive, so a run never waits.
+/// Runs of a plan, as they stand when it ends: what outlives it, for the record of misses.
+using FinalRuns = std::atomic<std::uint64_t>;
+
+/// Shareable between threads; runs by the same kernels as long as it lives.
 class PreparedPlan {
  public:
   PreparedPlan(Problem problem, Match match, std::string place,
-               std::shared_ptr<const Executable> executable, std::int64_t workspace_bytes)
+               std::shared_ptr<const Executable> executable)
       : problem_(std::move(problem)),
         place_(std::move(place)),
-        workspace_bytes_(workspace_bytes),
-        first_(std::move(executable)),
-        match_(match),
-        active_(first_.get()) {}
+        executable_(std::move(executable)),
+        match_(match) {}
+  ~PreparedPlan() {
+    if (final_runs_) final_runs_->store(runs(), std::memory_order_release);
+  }
+  PreparedPlan(const PreparedPlan&) = delete;
+  PreparedPlan& operator=(const PreparedPlan&) = delete;
 
   const Problem& problem() const { return problem_; }
-  const Executable& executable() const { return *active_.load(std::memory_order_acquire); }
-  Match match() const { return match_.load(std::memory_order_relaxed); }
+  const Executable& executable() const { return *executable_; }
+  Match match() const { return match_; }
   /// Where the answer was stored; empty for heuristic and reference.
   const std::string& place() const { return place_; }
-  /// The most over the extents, for whichever executable runs.
-  std::int64_t workspace_bytes() const { return workspace_bytes_; }
-  Layout a_layout() const { return first_->a_layout(); }
-  Layout b_layout() const { return first_->b_layout(); }
-
-  /// Runs from now on by `better`; at most once.
-  void replace(std::shared_ptr<const Executable> better, Match match) {
-    better_ = std::move(better);
-    match_.store(match, std::memory_order_relaxed);
-    active_.store(better_.get(), std::memory_order_release);
-  }
+  /// The most over the extents.
+  std::int64_t workspace_bytes() const { return executable_->workspace_bytes(); }
+  Layout a_layout() const { return executable_->a_layout(); }
+  Layout b_layout() const { return executable_->b_layout(); }
 
   void count_run() const { runs_.fetch_add(1, std::memory_order_relaxed); }
   std::uint64_t runs() const { return runs_.load(std::memory_order_relaxed); }
+  /// Before anybody else has the plan.
+  void report_runs_to(std::shared_ptr<FinalRuns> counter) { final_runs_ = std::move(counter); }
 
   /// True the first time that a call of these sizes is seen (within a small set): for debug logs.
   /// No allocation, no lock.
@@ -62,11 +61,9 @@ class PreparedPlan {
  private:
   const Problem problem_;
   const std::string place_;
-  const std::int64_t workspace_bytes_;
-  const std::shared_ptr<const Executable> first_;
-  std::shared_ptr<const Executable> better_;
-  std::atomic<Match> match_;
-  std::atomic<const Executable*> active_;
+  const std::shared_ptr<const Executable> executable_;
+  const Match match_;
+  std::shared_ptr<FinalRuns> final_runs_;
   mutable std::atomic<std::uint64_t> runs_{0};
   mutable std::array<std::atomic<std::uint64_t>, 64> seen_{};
 };

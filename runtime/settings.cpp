@@ -48,6 +48,8 @@ constexpr std::array<SettingSpec, kSettings> kSpecs = {{
     {Setting::data_profile, "data_profile", "QTURN_DATA_PROFILE", "", Kind::text, "",
      "answers that were tuned with this data come first: captured:..., as `qturn tune --data` "
      "says"},
+    {Setting::lock, "lock", "QTURN_LOCK", "", Kind::text, "",
+     "file of `qturn lock write`: what it does not name is not prepared"},
     {Setting::cxx, "cxx", "QTURN_CXX", "", Kind::text, "",
      "C++ compiler command for CPU kernels; empty: $CXX, c++, g++, clang++"},
     {Setting::worker, "worker", "QTURN_WORKER", "", Kind::text, "",

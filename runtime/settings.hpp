@@ -30,6 +30,7 @@ enum class Setting {
   snapshot_keys,
   pins,
   data_profile,
+  lock,
   cxx,
   worker,
   compile_seconds,

@@ -223,6 +223,12 @@ class Context:
         return {name: list(value) if hasattr(value := getattr(out, name), "__len__") else value
                 for name, _ in out._fields_ if name != "struct_size"}
 
+    def snapshot_hash(self):
+        """SHA-256 of what prepare goes by, as hex: equal on ranks that prepare the same plans."""
+        out = (c.c_ubyte * 32)()
+        _check(_LIB.qturn_snapshot_hash(self._handle, out))
+        return bytes(out).hex()
+
     # ---- operations on arrays
 
     def quantize(self, x, rotation=0, *, type=None, rounding="rne", scale_rule="rceil",

@@ -92,6 +92,13 @@ class CpuBackend final : public Backend {
     return compiler_ ? build(source, *flat, hex(*digest)) : find_stored(hex(*digest));
   }
 
+  bool has_code(const Source& source) override {
+    const auto digest = source_digest(source, device_.target);
+    if (!digest.ok() || !store_) return false;
+    if (!compiler_) return find_stored(hex(*digest)).ok();
+    return store_->find(code_key(hex(*digest), compiler_->identity())).has_value();
+  }
+
   Result<std::shared_ptr<const Kernel>> load(const Binary& binary, const Source& source) override {
     auto kernel = open_object(binary, source.entry);
     if (kernel.ok() || kernel.status().code() != Code::rejected || !binary.cached || !compiler_)

@@ -152,6 +152,7 @@ class PackageTest(unittest.TestCase):
                                        b_type="f32", d_type="f32", rotation=32)
         told = self.context.explain(problem)
         self.assertIsInstance(told, dict)
+        self.assertRegex(self.context.snapshot_hash(), "^[0-9a-f]{64}$")
         before = self.context.stats()["runs"]
         self.context.quantize(self.x)
         self.assertEqual(self.context.stats()["runs"], before + 1)

@@ -159,18 +159,39 @@ TEST_CASE("context.the miss policy error refuses what nobody tuned") {
   CHECK(std::string(qturn_last_error()).find("qturn tune") != std::string::npos);
 }
 
-TEST_CASE("context.the miss policy background serves at once and gets better") {
+TEST_CASE("context.the miss policy background serves at once, and later plans are better") {
   Options options;
   options.c.miss_policy = QTURN_MISS_BACKGROUND;
+  const auto code = options.folder.file("code");
+  options.c.code_cache = code.c_str();
   const auto context = make_context(options);
   const auto plan = prepare(context, linear(24, 32, 64));
+  REQUIRE(match_of(plan) == QTURN_MATCH_REFERENCE);
   const auto first = run(plan);
-  for (int i = 0; i < 600 && match_of(plan) == QTURN_MATCH_REFERENCE; ++i) {
-    CHECK(run(plan) == first);
+  auto later = prepare(context, linear(24, 32, 64));
+  for (int i = 0; i < 600 && match_of(later) == QTURN_MATCH_REFERENCE; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    later = prepare(context, linear(24, 32, 64));
   }
-  CHECK(match_of(plan) == QTURN_MATCH_HEURISTIC);
+  CHECK(match_of(later) == QTURN_MATCH_HEURISTIC);
+  CHECK(run(later) == first);
+  CHECK(match_of(plan) == QTURN_MATCH_REFERENCE);
   CHECK(run(plan) == first);
+  // Code that is stored serves at once.
+  const auto second = make_context(options);
+  CHECK(match_of(prepare(second, linear(24, 32, 64))) == QTURN_MATCH_HEURISTIC);
+}
+
+TEST_CASE("context.a lock file that cannot be read stops the context") {
+  Options options;
+  const auto lock = options.folder.write("tuning.lock", "{\"quarterturn_lock\": 1}");
+  options.c.lock = lock.c_str();
+  qturn_context* out = nullptr;
+  CHECK(qturn_context_create(&options.c, &out) == QTURN_DAMAGED);
+  options.c.lock = "/nonexistent/tuning.lock";
+  CHECK(qturn_context_create(&options.c, &out) == QTURN_IO_ERROR);
+  CHECK(out == nullptr);
+  CHECK(qturn_snapshot_hash(nullptr, nullptr) == QTURN_INVALID_ARGUMENT);
 }
 
 TEST_CASE("context.destroyed in the middle of a background compilation") {

@@ -228,10 +228,125 @@ TEST_CASE("context.misses are counted in the database, winners are not") {
       context->database().misses(context->env().target, context->env().performance_class);
   REQUIRE(misses.ok());
   std::map<std::string, std::int64_t> calls;
-  for (const auto& miss : *misses) calls[miss.problem] = miss.calls;
+  for (const auto& miss : *misses) {
+    calls[miss.problem] = miss.calls;
+    CHECK(miss.ns > 1000 * miss.calls);
+  }
   CHECK(calls.count(problem(1, 2).key()) == 0);
   CHECK(calls[problem(1, 64).key()] == 1);
-  CHECK(calls[problem().key()] >= 5);
+  // Those before and after the first count, and those of a plan that has ended.
+  CHECK(calls[problem().key()] == 8);
+  CHECK(misses->front().problem == problem().key());
+}
+
+TEST_CASE("context.what is refused or answered stale is counted, and ends with its answer") {
+  Setup setup;
+  setup.variables["QTURN_ON_MISS"] = "error";
+  const auto context = setup.make();
+  const Env& env = context->env();
+  CHECK(context->prepare(problem()).status().code() == Code::miss);
+  store_winner(*context, problem(1, 64), plan_number(problem(), 1),
+               [](Env& other) { other.compiler = "made-up 0.9"; });
+  REQUIRE(context->reload().ok());
+  CHECK((*context->prepare(problem(1, 64)))->match() == Match::stale);
+  context->wait_for_background();
+  context->flush_misses();
+  auto& database = context->database();
+  REQUIRE(database.misses(env.target, env.performance_class)->size() == 1);
+  CHECK(database.misses(env.target, env.performance_class)->front().problem == problem().key());
+  CHECK(database.servings(env.target, env.performance_class)->size() == 2);
+  REQUIRE(database.clear_misses(problem().key(), env.target, env.performance_class).ok());
+  CHECK(database.misses(env.target, env.performance_class)->empty());
+  CHECK(database.servings(env.target, env.performance_class)->size() == 1);
+}
+
+TEST_CASE("context.the miss policy background leaves plans in use as they are") {
+  Setup setup;
+  setup.variables["QTURN_ON_MISS"] = "background";
+  const auto context = setup.make();
+  const auto first = *context->prepare(problem());
+  const auto* const executable = &first->executable();
+  CHECK(first->match() == Match::reference);
+  context->wait_for_background();
+  CHECK(setup.device->compiled.size() == 1);
+  CHECK(first->match() == Match::reference);
+  CHECK(&first->executable() == executable);
+  const auto second = *context->prepare(problem());
+  CHECK(second->match() == Match::heuristic);
+  CHECK(setup.device->compiled.size() == 1);
+}
+
+namespace {
+
+LockFile lock_of(const Problem& p, const Plan& plan) {
+  const auto target = *parse_target("x86-64-v4:avx512_vnni");
+  return {"0.0.1", target.key(), {{p.key(), {plan, *code_digest(p, target, plan)}}}};
+}
+
+}  // namespace
+
+TEST_CASE("context.a lock file decides alone, and refuses what it does not name") {
+  Setup setup;
+  store_winner(*setup.make(), problem(), plan_number(problem(), 1));
+  const auto lock = lock_of(problem(), plan_number(problem(), 2));
+  setup.variables["QTURN_LOCK"] = setup.folder.write("tuning.lock", lock.text());
+  const auto context = setup.make();
+  const auto plan = *context->prepare(problem());
+  CHECK(served(*plan) == plan_number(problem(), 2).text());
+  CHECK(plan->match() == Match::exact);
+  for (const auto& other : {problem(1, 8), problem(1, 64)}) {
+    const auto refused = context->prepare(other).status();
+    CHECK(refused.code() == Code::not_locked);
+    CHECK(refused.message().find("does not name it") != std::string::npos);
+    CHECK(context->explain(other).find("does not name it") != std::string::npos);
+  }
+  const auto elsewhere =
+      setup.make([](MadeUp& device) { device.info.target = *parse_target("x86-64-v3"); });
+  CHECK(elsewhere->prepare(problem()).status().code() == Code::not_locked);
+}
+
+TEST_CASE("context.a lock file of other kernel text, or changed by hand, is refused") {
+  Setup setup;
+  auto lock = lock_of(problem(), plan_number(problem(), 1));
+  lock.plans.begin()->second.code[0] ^= 1;
+  setup.variables["QTURN_LOCK"] = setup.folder.write("tuning.lock", lock.text());
+  const auto refused = setup.make()->prepare(problem()).status();
+  CHECK(refused.code() == Code::not_locked);
+  CHECK(refused.message().find("other kernel text") != std::string::npos);
+
+  const auto reason = [&](const std::string& text) {
+    return parse_lock(text, "x.lock").status().message();
+  };
+  auto text = lock.text();
+  CHECK(parse_lock(text, "x.lock")->plans == lock.plans);
+  text.replace(text.find("m=1..16"), 7, "m=1..99");
+  CHECK(reason(text).find("somebody changed it") != std::string::npos);
+  CHECK(reason("[]").find("not a JSON object") != std::string::npos);
+  CHECK(reason("{\"quarterturn_lock\": 2}").find("format 2") != std::string::npos);
+  CHECK(reason("{\"quarterturn_lock\": 1, \"plans\": [3]}").find("without its problem") !=
+        std::string::npos);
+}
+
+TEST_CASE("context.the snapshot hash is that of what is served, not of who stored it when") {
+  Setup a, b;
+  const auto first = a.make(), second = b.make();
+  const auto empty = first->snapshot_hash();
+  CHECK(empty == second->snapshot_hash());
+  store_winner(*first, problem(), plan_number(problem(), 1));
+  store_winner(*first, problem(1, 64), plan_number(problem(), 2));
+  store_winner(*second, problem(1, 64), plan_number(problem(), 2));
+  store_winner(*second, problem(), plan_number(problem(), 1));
+  REQUIRE(first->reload().ok());
+  CHECK(first->snapshot_hash() != empty);
+  CHECK(second->snapshot_hash() == empty);
+  REQUIRE(second->reload().ok());
+  CHECK(first->snapshot_hash() == second->snapshot_hash());
+  store_winner(*second, problem(), plan_number(problem(), 3));
+  REQUIRE(second->reload().ok());
+  CHECK(first->snapshot_hash() != second->snapshot_hash());
+  a.variables["QTURN_LOCK"] =
+      a.folder.write("tuning.lock", lock_of(problem(), plan_number(problem(), 1)).text());
+  CHECK(a.make()->snapshot_hash() != first->snapshot_hash());
 }
 
 TEST_CASE("context.snapshots answer after the local database") {

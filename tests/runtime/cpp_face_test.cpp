@@ -22,6 +22,8 @@ TEST_CASE("quarterturn.hpp.a linear layer from end to end") {
   plan.run(x.data(), copy, z.data(), 4, workspace.data(), workspace.size());
   CHECK(y == z);
   CHECK(context.stats().runs == 2);
+  quarterturn::api::Options other;
+  CHECK(context.snapshot_hash() == qt::Context(&other.c).snapshot_hash());
   CHECK(plan.match() == QTURN_MATCH_HEURISTIC);
   CHECK(context.explain(problem).find("hadamard_gemm") != std::string::npos);
 }

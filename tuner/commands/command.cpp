@@ -4,6 +4,8 @@
 
 #include <charconv>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
@@ -140,14 +142,26 @@ Result<SettingSources> sources_of(const GlobalOptions& options) {
 }
 
 Result<std::shared_ptr<Context>> open_context(const GlobalOptions& options,
-                                              const std::string& data_profile) {
+                                              const std::map<Setting, std::string>& more) {
   auto sources = sources_of(options);
   if (!sources.ok()) return sources.status();
-  if (!data_profile.empty()) sources->options[Setting::data_profile] = data_profile;
+  for (const auto& [setting, text] : more) sources->options[setting] = text;
   ContextOptions context;
   context.sources = std::move(*sources);
   context.log = [](LogLevel, const char* message) { std::fprintf(stderr, "qturn: %s\n", message); };
   return Context::create(std::move(context));
+}
+
+Status write_file(const std::string& path, const std::string& text) {
+  const std::string temporary = path + ".tmp";
+  std::ofstream out(temporary, std::ios::binary);
+  out << text;
+  out.close();
+  std::error_code error;
+  if (out) std::filesystem::rename(temporary, path, error);
+  if (out && !error) return {};
+  std::filesystem::remove(temporary, error);
+  return Status(Code::io_error, fmt::format("{} cannot be written", path));
 }
 
 void add_work(CLI::App& app, WorkOptions& options) {

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,9 +43,11 @@ void add_device(CLI::App& app, GlobalOptions& options);
 
 /// What the options say, over the environment and the configuration files.
 Result<SettingSources> sources_of(const GlobalOptions& options);
-/// `data_profile`: of answers that were tuned with captured data; empty = as the settings say.
 Result<std::shared_ptr<Context>> open_context(const GlobalOptions& options,
-                                              const std::string& data_profile = {});
+                                              const std::map<Setting, std::string>& more = {});
+
+/// Through a temporary name, so that a reader sees the old file or the new one.
+Status write_file(const std::string& path, const std::string& text);
 
 /// The problems a command works on: of a model, of shapes, or the one of a key.
 struct WorkOptions {
@@ -92,6 +95,7 @@ std::function<int()> register_report(CLI::App& app);
 std::function<int()> register_explain(CLI::App& app);
 std::function<int()> register_check(CLI::App& app);
 std::function<int()> register_config(CLI::App& app);
+std::function<int()> register_lock(CLI::App& app);
 std::function<int()> register_db(CLI::App& app);
 std::function<int()> register_doctor(CLI::App& app);
 

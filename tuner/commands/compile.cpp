@@ -10,15 +10,12 @@ namespace {
 // (QTURN_TARGET names one).
 Result<std::vector<std::pair<Variant, Binary>>> compile_only(Context& context,
                                                              const Problem& problem) {
-  if (auto status = context.supports(problem); !status.ok()) return status;
+  const auto choice = context.choose(problem);
+  if (!choice.ok()) return choice.status();
   const Target& target = context.backend().device().target;
-  Plan plan = context.enabled_plans(problem, 1).front();
-  if (const auto found = context.table()->find(problem);
-      found.answer && check_plan(problem, target, found.answer->plan).ok())
-    plan = found.answer->plan;
   std::vector<std::pair<Variant, Binary>> out;
-  for (const Step& step : plan.steps) {
-    const Problem part = step_problem(problem, target, plan, step.kind);
+  for (const Step& step : choice->plan.steps) {
+    const Problem part = step_problem(problem, target, choice->plan, step.kind);
     auto binary = context.backend().compile(
         find_family(step.variant.family)->emit(part, target, step.variant));
     if (!binary.ok()) return binary.status();

@@ -16,7 +16,11 @@ std::function<int()> register_config(CLI::App& app) {
   add_database(*command, *global);
   add_device(*command, *global);
   add_json(*command, *global);
-  return [global] {
+  auto with_hash = std::make_shared<bool>(false);
+  command->add_flag("--snapshot-hash", *with_hash,
+                    "Open the device, too, and print the hash of what it would be served by: equal "
+                    "on ranks that prepare the same plans");
+  return [global, with_hash] {
     auto sources = sources_of(*global);
     if (!sources.ok()) return fail(sources.status());
     const auto settings = Settings::load(*sources);
@@ -40,6 +44,14 @@ std::function<int()> register_config(CLI::App& app) {
                locations->code_cache.empty() ? "a private temporary folder" : locations->code_cache,
                std::string(location_origin_name(locations->code_origin)), "",
                "the folder of compiled code that these settings lead to"});
+    if (*with_hash) {
+      auto context = open_context(*global);
+      if (!context.ok()) return fail(context.status());
+      table.add({"(snapshot hash)", hex((*context)->snapshot_hash()), "", "",
+                 fmt::format("of {} answers that serve here, as qturn_snapshot_hash gives it",
+                             (*context)->lock() ? (*context)->lock()->plans.size()
+                                                : (*context)->table()->size())});
+    }
     table.print(global->json);
     return static_cast<int>(settings.problems().empty() ? kExitOk : kExitFailed);
   };

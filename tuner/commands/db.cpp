@@ -77,6 +77,9 @@ int print_info(const GlobalOptions& global) {
   row("quarantined", info->quarantined);
   row("tombstones", info->tombstones);
   row("misses", info->misses);
+  const auto winners = database->content_hash(Content::winners);
+  if (!winners.ok()) return fail(winners.status());
+  row("winners sha256", hex(*winners));
   table.print(global.json);
   return kExitOk;
 }
@@ -119,18 +122,6 @@ int decide_again(const GlobalOptions& global) {
              fmt::format("{}", decided->undecidable)});
   table.print(global.json);
   return kExitOk;
-}
-
-Status write_file(const std::string& path, const std::string& text) {
-  const std::string temporary = path + ".tmp";
-  std::ofstream out(temporary, std::ios::binary);
-  out << text;
-  out.close();
-  std::error_code error;
-  if (out) std::filesystem::rename(temporary, path, error);
-  if (out && !error) return {};
-  std::filesystem::remove(temporary, error);
-  return Status(Code::io_error, fmt::format("{} cannot be written", path));
 }
 
 bool is_json(const std::string& path) { return path.ends_with(".json"); }

@@ -25,7 +25,8 @@ void print_text(const Json& answer) {
     if (answer.contains("reason")) line("", text(answer, "reason"));
     line("plan", text(answer, "plan"));
   } else {
-    line("answer", "not supported: " + text(answer, "reason"));
+    line("answer", (answer.value("supported", false) ? "refused: " : "not supported: ") +
+                       text(answer, "reason"));
   }
   for (const auto& step : answer.value("steps", Json::array())) {
     line(text(step, "step"), text(step, "variant"));

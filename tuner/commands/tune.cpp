@@ -6,6 +6,7 @@
 #include "tuner/commands/command.hpp"
 #include "tuner/commands/interrupt.hpp"
 #include "tuner/commands/progress.hpp"
+#include "tuner/missed.hpp"
 
 namespace quarterturn {
 namespace {
@@ -15,6 +16,7 @@ constexpr const char* kTuneFooter = R"(Examples:
   qturn tune --model Llama-3.1-8B --tokens 1,16,512 --roles fprop,dgrad,wgrad --time-limit 3600
   qturn tune --shape 1..16x4096x14336 --type f32
   qturn tune --model path/to/config.json --dry-run
+  qturn tune --from-misses --time-limit 3600
 
 Every candidate is first held against the scalar reference, then timed beside the default in
 alternating runs; another plan is stored only where it is surely faster, else the default is the
@@ -22,12 +24,15 @@ answer. Each result is kept at once: Ctrl-C loses nothing, the same command goes
 decided is not tried again. A time limit that runs out leaves the default in place for what was
 not reached, and the next run goes on there.
 
+--from-misses works on what programs asked for and nobody had tuned, most time first, counted as
+calls times estimated time; what gets its answer is taken off the list.
+
 Exit codes: 0 every problem has its answer; 1 some problem has none; 2 the command line makes no
 sense; 3 the machine lacks something; 130 interrupted.)";
 
 struct TuneOptions {
   double time_limit = 0, problem_time_limit = 0;
-  bool dry_run = false, exhaustive = false, again = false;
+  bool dry_run = false, exhaustive = false, again = false, from_misses = false;
   std::size_t candidates = 0;
   std::string search = "learned", data;
   std::int64_t rounds = RaceSettings{}.screening_rounds;
@@ -131,11 +136,25 @@ int finish(const std::vector<Tuned>& results, std::size_t wanted) {
   return code;
 }
 
+Result<Workload> wanted(Context& context, const WorkOptions& work, const TuneOptions& options) {
+  if (options.from_misses) return missed_workload(context);
+  return workload_of(work);
+}
+
+// What has its answer is no miss any more.
+void clear_miss(Context& context, const Tuned& tuned) {
+  if (tuned.answer == Tuned::Answer::unfinished || tuned.answer == Tuned::Answer::failed) return;
+  const Env& env = context.env();
+  if (auto status = context.database().clear_misses(tuned.item.problem.key(), env.target,
+                                                    env.performance_class);
+      !status.ok())
+    std::fprintf(stderr, "qturn: misses stay on the list: %s\n", status.message().c_str());
+}
+
 int tune(const WorkOptions& work, const GlobalOptions& global, const TuneOptions& options) {
-  auto workload = workload_of(work);
-  if (!workload.ok()) return fail(workload.status());
-  report_refusals(*workload);
-  if (workload->items.empty()) return kExitFailed;
+  // Before a device is opened: it may be wrong.
+  if (!options.from_misses)
+    if (auto given = workload_of(work); !given.ok()) return fail(given.status());
   std::string profile;
   if (!options.data.empty()) {
     const auto data = Captured::open(options.data);
@@ -148,8 +167,19 @@ int tune(const WorkOptions& work, const GlobalOptions& global, const TuneOptions
                  static_cast<long long>((*data)->columns()), profile.c_str());
   }
   watch_interrupts();
-  auto context = open_context(global, profile);
+  auto context =
+      profile.empty() ? open_context(global)
+                      : open_context(global, {{Setting::data_profile, profile}});
   if (!context.ok()) return fail(context.status());
+  auto workload = wanted(**context, work, options);
+  if (!workload.ok()) return fail(workload.status());
+  report_refusals(*workload);
+  if (workload->items.empty()) {
+    if (!options.from_misses) return kExitFailed;
+    std::fprintf(stderr, "qturn: nothing was missed on %s (%s)\n", (*context)->env().target.c_str(),
+                 (*context)->env().performance_class.c_str());
+    return kExitOk;
+  }
   SessionOptions session_options;
   session_options.process.data = options.data;
   session_options.time_limit = options.time_limit;
@@ -169,6 +199,7 @@ int tune(const WorkOptions& work, const GlobalOptions& global, const TuneOptions
   const auto results = session.run(
       workload->items, [&](const Progress& progress) { display.show(progress); },
       [&](const Tuned& tuned) {
+        clear_miss(**context, tuned);
         if (global.json) {
           // As they come, for whoever reads along.
           display.clear();
@@ -234,6 +265,8 @@ std::function<int()> register_tune(CLI::App& app) {
   command->add_option("--data", options->data,
                       "A captured matrix [tokens, features] that activations (or gradients) are "
                       "timed with: FILE.npy, or FILE.safetensors[:NAME]");
+  command->add_flag("--from-misses", options->from_misses,
+                    "Instead of a model or shape: what was asked for here and nobody had tuned");
   command->add_flag("--exhaustive", options->exhaustive, "Try every legal plan");
   command->add_flag("--again", options->again,
                     "Tune what is decided already, too, and try again what is in quarantine");

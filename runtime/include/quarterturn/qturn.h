@@ -84,6 +84,7 @@ enum {
   QTURN_READ_ONLY = 405,
   QTURN_DISK_FULL = 406,
   QTURN_NETWORK_FILESYSTEM = 407,
+  QTURN_NOT_LOCKED = 408,
   QTURN_INTERNAL = 900
 };
 
@@ -290,6 +291,14 @@ enum {
   QTURN_BACKEND_CUDA = 2,
   QTURN_BACKEND_HIP = 3
 };
+/* What prepare does for a problem that nobody tuned (QTURN_ON_MISS):
+ * 1. heuristic: compiles the analytic default before it returns.
+ * 2. background: the prebuilt kernel serves, and the default is compiled meanwhile by a thread of
+ *    the context. A plan in use never changes: a later prepare of the same problem gets the
+ *    compiled kernel, which may want a prepared weight in another layout. Where there is no
+ *    prebuilt kernel (GPUs), or the code is stored already, as heuristic.
+ * 3. error: QTURN_MISS.
+ * In each, the problem is noted for `qturn tune --from-misses`. */
 enum { QTURN_MISS_HEURISTIC = 0, QTURN_MISS_BACKGROUND = 1, QTURN_MISS_ERROR = 2 };
 enum { QTURN_JIT_ON = 0, QTURN_JIT_OFF = 1 };
 enum { QTURN_LOG_ERROR = 0, QTURN_LOG_WARNING = 1, QTURN_LOG_INFO = 2, QTURN_LOG_DEBUG = 3 };
@@ -307,6 +316,10 @@ typedef struct qturn_context_options {
   const char* code_cache;       /* folder of compiled code; NULL = beside the database */
   const char* const* snapshots; /* read-only databases, consulted after the local one */
   size_t snapshot_count;
+  /* A file of `qturn lock write`: prepare serves what it names, by the plan and the very kernel
+   * text that it names, and answers QTURN_NOT_LOCKED to anything else; databases and the miss
+   * policy do not matter then. NULL = none (QTURN_LOCK). */
+  const char* lock;
   const char* worker; /* path of quarterturn-worker; NULL = beside the library */
   qturn_log_fn log;   /* may be called from any thread */
   void* log_user;
@@ -330,6 +343,10 @@ QTURN_API qturn_status qturn_context_create(const qturn_context_options* options
 QTURN_API void qturn_context_destroy(qturn_context* context);
 /* Reads the database layers again; affects later prepares only. */
 QTURN_API qturn_status qturn_reload(qturn_context* context);
+/* SHA-256 over what prepare goes by: the sorted stored answers of all layers, or the lock file, the
+ * class of device, the library's version and disabled families. Ranks whose hashes are equal
+ * prepare the same plans, unless one of them has a plan in quarantine. */
+QTURN_API qturn_status qturn_snapshot_hash(qturn_context* context, unsigned char hash[32]);
 
 /* ---- plans ---- */
 /* QTURN_OK when some kernel computes the problem here; else why not. Compiles nothing. */

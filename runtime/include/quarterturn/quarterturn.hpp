@@ -5,6 +5,7 @@
 
 #include <quarterturn/qturn.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -201,6 +202,12 @@ class Context {
     qturn_stats out{};
     out.struct_size = sizeof out;
     check(qturn_get_stats(get(), &out));
+    return out;
+  }
+  /// SHA-256 of what prepare goes by: equal on ranks that prepare the same plans.
+  std::array<unsigned char, 32> snapshot_hash() const {
+    std::array<unsigned char, 32> out{};
+    check(qturn_snapshot_hash(get(), out.data()));
     return out;
   }
   void reload() const { check(qturn_reload(get())); }
