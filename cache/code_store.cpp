@@ -71,14 +71,14 @@ struct CodeStore::State {
   Status open_folder();
   Result<std::string> spare_folder(const Status& why);
   std::string entry_path(const std::string& root, const CodeKey& key) const;
-  std::optional<CodeEntry> find_in(const std::string& root, const CodeKey& key);
+  std::optional<CodeEntry> find_in(const std::string& root, const CodeKey& key, StoreUse use);
   Result<CodeEntry> build_in(const std::string& root, const CodeKey& key, const CodeBuilder& build);
   std::optional<CodeEntry> find(const CodeKey& key);
   void account(std::int64_t bytes, CodeStore& store);
 };
 
 Status CodeStore::State::open_folder() {
-  Status status = make_folder(folder);
+  Status status = options.use == StoreUse::frozen ? Status() : make_folder(folder);
   if (!status.ok()) return status;
   if (char* real = realpath(folder.c_str(), nullptr); real != nullptr) {
     folder = real;
@@ -89,6 +89,10 @@ Status CodeStore::State::open_folder() {
     return system_status(errno, fmt::format("examine {}", folder));
   status = check_trusted(info, folder);
   if (!status.ok()) return status;
+  if (options.use == StoreUse::frozen) {
+    writable = Writable::no;
+    return {};
+  }
   writable = access(folder.c_str(), W_OK) == 0 ? Writable::yes : Writable::no;
   if (writable == Writable::no) {
     const int error = errno;
@@ -127,7 +131,8 @@ std::string CodeStore::State::entry_path(const std::string& root, const CodeKey&
   return fmt::format("{}/{}/{}.{}", root, name.substr(0, 2), name, key.extension);
 }
 
-std::optional<CodeEntry> CodeStore::State::find_in(const std::string& root, const CodeKey& key) {
+std::optional<CodeEntry> CodeStore::State::find_in(const std::string& root, const CodeKey& key,
+                                                   StoreUse use) {
   const std::string path = entry_path(root, key);
   const auto bytes = read_trusted(path);
   if (!bytes.ok()) {
@@ -139,10 +144,11 @@ std::optional<CodeEntry> CodeStore::State::find_in(const std::string& root, cons
   if (!entry) {
     note(path,
          fmt::format("{} is damaged (its SHA-256 does not fit); the code is compiled again", path));
-    unlink(path.c_str());
+    if (use == StoreUse::shared) unlink(path.c_str());
     return std::nullopt;
   }
   entry->path = path;
+  if (use == StoreUse::frozen) return entry;
   struct stat info {};
   // The time of last use is the file's modification time: access times are often switched off.
   if (stat(path.c_str(), &info) == 0 &&
@@ -152,13 +158,15 @@ std::optional<CodeEntry> CodeStore::State::find_in(const std::string& root, cons
 }
 
 std::optional<CodeEntry> CodeStore::State::find(const CodeKey& key) {
-  auto entry = find_in(folder, key);
+  auto entry = find_in(folder, key, options.use);
+  for (const auto& other : options.more)
+    if (!entry) entry = find_in(other, key, StoreUse::frozen);
   std::string spare;
   {
     const std::lock_guard lock(mutex);
     spare = private_owner == getpid() ? private_folder : std::string();
   }
-  if (!entry && !spare.empty()) entry = find_in(spare, key);
+  if (!entry && !spare.empty()) entry = find_in(spare, key, StoreUse::shared);
   return entry;
 }
 
@@ -244,7 +252,7 @@ Result<CodeEntry> CodeStore::get_or_build(const CodeKey& key, const CodeBuilder&
     const auto lock = FileLock::acquire(s.folder + "/lock", byte, s.options.lock_wait);
     if (!lock.ok() && lock.status().code() == Code::busy)
       s.note("lock", fmt::format("{}; the code is compiled here as well", lock.status().message()));
-    appeared = s.find_in(s.folder, key);
+    appeared = s.find_in(s.folder, key, s.options.use);
     if (appeared) {
       appeared->origin = CodeOrigin::waited;
       return *std::move(appeared);
@@ -271,6 +279,7 @@ std::optional<CodeEntry> CodeStore::find(const CodeKey& key) { return state_->fi
 
 void CodeStore::remove(const CodeKey& key) {
   State& s = *state_;
+  if (s.options.use == StoreUse::frozen) return;
   unlink(s.entry_path(s.folder, key).c_str());
   const std::lock_guard lock(s.mutex);
   if (!s.private_folder.empty()) unlink(s.entry_path(s.private_folder, key).c_str());
@@ -352,6 +361,7 @@ CodeStore::Usage CodeStore::usage() {
 
 CodeStore::Usage CodeStore::collect() {
   State& s = *state_;
+  if (s.options.use == StoreUse::frozen) return usage();
   const std::time_t now = std::time(nullptr);
   auto entries = entries_of(s.folder);
   Usage usage;

@@ -29,12 +29,19 @@ enum class StoreFallback {
   none,
 };
 
+enum class StoreUse {
+  shared,  ///< read and written by many
+  frozen   ///< only read: nothing in the folder is created, touched or removed
+};
+
 struct CodeStoreOptions {
   std::int64_t quota_bytes = std::int64_t{2} << 30;
   std::int64_t quota_entries = 50000;
   std::chrono::milliseconds lock_wait{120000};  ///< for another process that builds the same key
   std::chrono::seconds in_use{3600};            ///< an entry used this recently is never evicted
   StoreFallback fallback = StoreFallback::private_folder;
+  StoreUse use = StoreUse::shared;
+  std::vector<std::string> more;  ///< frozen stores that are looked into after this one
 };
 
 /// What code is made from. Equal text, equal code: it names source, flags, target and compiler

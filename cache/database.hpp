@@ -67,6 +67,21 @@ struct RecoverReport {
   std::int64_t trials = 0, winners = 0, tombstones = 0, quarantined = 0;
 };
 
+struct PruneOptions {
+  std::int64_t before = 0;      ///< trials, quarantine and records of code older than this go:
+                                ///< nanoseconds since 1970; 0 = none for their age
+  std::int64_t most_bytes = 0;  ///< the oldest trials go until the file needs no more; 0 = no limit
+  bool dry_run = false;         ///< reports, and changes nothing
+};
+
+struct PruneReport {
+  std::int64_t trials = 0;   ///< taken back now
+  std::int64_t dropped = 0;  ///< rows of these and of such as were taken back earlier
+  std::int64_t quarantined = 0, artifacts = 0;
+  std::int64_t bytes_before = 0, bytes_after = 0;  ///< in use, without free pages
+  bool shrunk = false;  ///< the file gave its free pages back; else it keeps them for later rows
+};
+
 enum class TrialRows { included, left_out };
 enum class MissRows { included, left_out };
 struct SnapshotOptions {
@@ -189,6 +204,9 @@ class Database {
   /// Union of the immutable rows of another file, in one transaction; winners are not merged, see
   /// undecided(). The source is opened as a snapshot when nobody has it open, and never changed.
   Result<MergeReport> merge(const std::string& from);
+  /// Keeps every winner with the trials of its plan. Other trials go the way that tombstones take
+  /// them: a merge from a file that still has them does not bring them back into any decision.
+  Result<PruneReport> prune(const PruneOptions& options);
   /// Writes a read-only copy (temporary name, fsync, rename) that holds no host, user or path name:
   /// no artifacts, no details, and misses only when asked. Returns its content hash.
   Result<Digest> export_snapshot(const std::string& path, const SnapshotOptions& options = {});

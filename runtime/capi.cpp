@@ -97,6 +97,7 @@ Status options_of(const qturn_context_options& given, ContextOptions& out) {
   if (given.database) options[Setting::database] = given.database;
   if (given.code_cache) options[Setting::code_cache] = given.code_cache;
   if (given.worker) options[Setting::worker] = given.worker;
+  if (given.bundle) options[Setting::bundle] = given.bundle;
   if (given.lock) options[Setting::lock] = given.lock;
   for (std::size_t i = 0; i < given.snapshot_count; ++i) {
     if (!given.snapshots[i]) return null_argument("snapshots[i]");

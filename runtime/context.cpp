@@ -65,6 +65,12 @@ std::vector<std::string> vain_settings(const Settings& settings) {
   return out;
 }
 
+std::string bundle_targets(const Bundle& bundle) {
+  std::string out;
+  for (const auto& one : bundle.targets) out += (out.empty() ? "" : ", ") + one.target;
+  return out;
+}
+
 // What is wrong with the plan itself, and would be wrong again; not a full disk or a missing
 // compiler.
 bool is_the_plans_fault(Code code) {
@@ -91,17 +97,18 @@ Result<std::shared_ptr<Context>> Context::create(ContextOptions options) {
   out->locations_ = std::move(*locations);
   if (!out->locations_.note.empty()) out->say({out->locations_.note});
 
-  auto store = CodeStore::open(out->locations_.code_cache);
-  if (!store.ok()) return store.status();
-  out->store_ = std::make_shared<CodeStore>(std::move(*store));
-  if (options.backend) {
-    out->backend_ = std::move(options.backend);
-  } else {
-    auto backend = open_backend(out->settings_, out->store_);
-    if (!backend.ok()) return backend.status();
-    out->backend_ = std::move(*backend);
+  if (const auto& folder = out->settings_.text(Setting::bundle); !folder.empty()) {
+    // As for the cache: code must not depend on where a process was started.
+    if (folder.front() != '/')
+      return Status(Code::invalid_argument,
+                    fmt::format("bundle = '{}' (QTURN_BUNDLE): it must begin with '/'", folder));
+    auto bundle = read_bundle(folder, out->settings_.list(Setting::snapshot_keys));
+    if (!bundle.ok()) return bundle.status();
+    out->bundle_ = std::move(*bundle);
   }
-  out->env_ = env_of(out->backend_->device(), out->settings_);
+  if (auto status = out->open_store(); !status.ok()) return status;
+  out->backend_ = std::move(options.backend);
+  if (auto status = out->open_device(); !status.ok()) return status;
 
   auto database = Database::open(out->locations_.database);
   if (!database.ok()) return database.status();
@@ -118,6 +125,44 @@ Result<std::shared_ptr<Context>> Context::create(ContextOptions options) {
   return out;
 }
 
+// With a bundle and no compiler, nothing but the bundle is opened.
+Status Context::open_store() {
+  const bool sealed = bundle_ && settings_.text(Setting::no_jit) == "1";
+  CodeStoreOptions options;
+  if (sealed) {
+    locations_.code_cache = bundle_->code_path();
+    locations_.database.clear();
+    locations_.note.clear();
+    options.use = StoreUse::frozen;
+    options.fallback = StoreFallback::none;
+  } else if (bundle_) {
+    options.more.push_back(bundle_->code_path());
+  }
+  auto store = CodeStore::open(locations_.code_cache, options);
+  if (!store.ok()) return store.status();
+  store_ = std::make_shared<CodeStore>(std::move(*store));
+  return {};
+}
+
+Status Context::open_device() {
+  if (!backend_) {
+    std::vector<std::string> targets;
+    if (bundle_ && settings_.text(Setting::no_jit) == "1")
+      for (const auto& one : bundle_->targets) targets.push_back(one.target);
+    auto backend = open_backend(settings_, store_, targets);
+    if (!backend.ok()) return backend.status();
+    backend_ = std::move(*backend);
+  }
+  env_ = env_of(backend_->device(), settings_);
+  if (!bundle_) return {};
+  const auto* target = bundle_->find(env_.target);
+  if (target && env_.compiler.empty()) env_.compiler = target->compiler;
+  if (!target)
+    log_(LogLevel::warning, "the bundle {} has nothing for {}: it was made for {}", bundle_->folder,
+         env_.target, bundle_targets(*bundle_));
+  return {};
+}
+
 Context::~Context() { flush_misses(); }
 
 void Context::say(const std::vector<std::string>& notes) {
@@ -125,10 +170,11 @@ void Context::say(const std::vector<std::string>& notes) {
 }
 
 Status Context::reload() {
-  auto layers = load_layers(*database_,
-                            {settings_.text(Setting::pins), settings_.list(Setting::snapshots),
-                             settings_.list(Setting::snapshot_keys)},
-                            env_);
+  auto layers = load_layers(
+      *database_,
+      {settings_.text(Setting::pins), settings_.list(Setting::snapshots),
+       bundle_ ? bundle_->database_path() : std::string(), settings_.list(Setting::snapshot_keys)},
+      env_);
   say(layers.notes);
   say(database_->take_notes());
   say(store_->take_notes());

@@ -17,6 +17,7 @@
 #include "cache/database.hpp"
 #include "runtime/backend.hpp"
 #include "runtime/background.hpp"
+#include "runtime/bundle.hpp"
 #include "runtime/lock_file.hpp"
 #include "runtime/log.hpp"
 #include "runtime/lookup_table.hpp"
@@ -102,6 +103,9 @@ class Context {
  private:
   Context() = default;
 
+  Status open_store();
+  Status open_device();
+
   using Built = Result<std::shared_ptr<const Executable>>;
   bool is_disabled(const Plan& plan) const;
   Built build(const Problem& problem, const Plan& plan);
@@ -131,6 +135,7 @@ class Context {
   std::unique_ptr<Database> database_;
   Env env_;
   std::optional<LockFile> lock_;
+  std::optional<Bundle> bundle_;
   mutable Statistics statistics_;
   std::atomic<std::shared_ptr<const LookupTable>> table_;
   std::atomic<bool> said_no_compiler_{false};

@@ -85,6 +85,17 @@ LoadedLayers load_layers(Database& local, const LayerPaths& paths, const Env& he
       out.notes.push_back(
           fmt::format("snapshot {} is left out: {}", paths.snapshots[i], status.message()));
   }
+  if (!paths.bundle.empty()) {
+    // Whose it is was checked when the bundle was opened.
+    auto bundled = Database::open_snapshot(paths.bundle);
+    Status status = bundled.ok() ? append_winners(*bundled, here, Layer::snapshot,
+                                                  static_cast<std::int32_t>(paths.snapshots.size()),
+                                                  paths.bundle, out)
+                                 : bundled.status();
+    if (!status.ok())
+      out.notes.push_back(
+          fmt::format("the bundle's answers are left out: {}: {}", paths.bundle, status.message()));
+  }
   return out;
 }
 

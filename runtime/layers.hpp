@@ -12,6 +12,7 @@ namespace quarterturn {
 struct LayerPaths {
   std::string pins;                    ///< empty = none
   std::vector<std::string> snapshots;  ///< files or publications, in order of consultation
+  std::string bundle;                  ///< its database, consulted last; empty = none
   std::vector<std::string> keys;       ///< that snapshots must be signed by; empty: any or none
 };
 

@@ -3,16 +3,38 @@
 #include <fmt/format.h>
 
 #include "runtime/cpu/backend.hpp"
+#include "runtime/cpu/features.hpp"
 #include "runtime/cuda/backend.hpp"
 
 namespace quarterturn {
 namespace {
 
+// The one with most features that this machine has; empty when there is none.
+std::string best_of(const std::vector<std::string>& targets) {
+  const Target machine = cpu::detect_cpu().target;
+  std::string best;
+  std::pair<std::string, std::size_t> rank;
+  for (const auto& name : targets) {
+    const auto target = parse_target(name);
+    if (!target.ok() || target->vendor != Vendor::cpu || !cpu::check_runs_on(*target, machine).ok())
+      continue;
+    // "x86-64-v4" sorts behind "x86-64-v3" and "x86-64".
+    const std::pair own(target->arch, target->features.size() + 1);
+    if (own > rank) {
+      rank = own;
+      best = name;
+    }
+  }
+  return best;
+}
+
 Result<std::unique_ptr<Backend>> open_cpu(const Settings& settings,
-                                          std::shared_ptr<CodeStore> store) {
+                                          std::shared_ptr<CodeStore> store,
+                                          const std::vector<std::string>& targets) {
   cpu::BackendOptions options;
   options.threads = settings.count(Setting::threads);
   options.target = settings.text(Setting::target);
+  if (options.target.empty()) options.target = best_of(targets);
   options.compiler = settings.text(Setting::cxx);
   options.jit = settings.text(Setting::no_jit) == "1" ? cpu::Jit::off : cpu::Jit::on;
   options.dump = settings.text(Setting::dump);
@@ -28,6 +50,7 @@ Result<std::unique_ptr<Backend>> open_cuda(const Settings& settings,
   if (const auto& target = settings.text(Setting::target); target.rfind("sm_", 0) == 0)
     options.target = target;
   options.nvrtc = settings.text(Setting::nvrtc);
+  options.jit = settings.text(Setting::no_jit) == "1" ? cuda::Jit::off : cuda::Jit::on;
   options.dump = settings.text(Setting::dump);
   options.worker = Worker(settings.text(Setting::worker));
   options.limits = compile_limits(settings);
@@ -45,7 +68,8 @@ WorkerLimits compile_limits(const Settings& settings) {
 }
 
 Result<std::unique_ptr<Backend>> open_backend(const Settings& settings,
-                                              std::shared_ptr<CodeStore> store) {
+                                              std::shared_ptr<CodeStore> store,
+                                              const std::vector<std::string>& targets) {
   const auto& wanted = settings.text(Setting::backend);
   if (wanted != "auto" && settings.lists(Setting::disable, wanted))
     return Status(
@@ -67,7 +91,7 @@ Result<std::unique_ptr<Backend>> open_backend(const Settings& settings,
                                                  devices.ok() ? "there is no other device"
                                                               : devices.status().message()));
   }
-  return open_cpu(settings, std::move(store));
+  return open_cpu(settings, std::move(store), targets);
 }
 
 }  // namespace quarterturn

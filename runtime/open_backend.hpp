@@ -10,9 +10,11 @@
 
 namespace quarterturn {
 
-/// `auto` takes the first GPU back end that has a device and is not disabled, else the CPU.
+/// `auto` takes the first GPU back end that has a device and is not disabled, else the CPU. Where
+/// no target is set, a CPU takes the best of `targets` that it can run; with none, its own.
 Result<std::unique_ptr<Backend>> open_backend(const Settings& settings,
-                                              std::shared_ptr<CodeStore> store);
+                                              std::shared_ptr<CodeStore> store,
+                                              const std::vector<std::string>& targets = {});
 
 /// The limits of one compilation, and the worker that keeps them.
 WorkerLimits compile_limits(const Settings& settings);

@@ -43,6 +43,9 @@ constexpr std::array<SettingSpec, kSettings> kSpecs = {{
      "local one"},
     {Setting::snapshot_keys, "snapshot_keys", "QTURN_SNAPSHOT_KEYS", "", Kind::list, "",
      "public keys (64 hex digits) of those whose snapshots are served; empty: anybody's"},
+    {Setting::bundle, "bundle", "QTURN_BUNDLE", "", Kind::text, "",
+     "folder of `qturn bundle`: its answers come last, its code is used before compiling; with "
+     "no_jit nothing else is opened or written"},
     {Setting::pins, "pins", "QTURN_PINS", "", Kind::text, "",
      "file of plans that are served whatever the databases say"},
     {Setting::data_profile, "data_profile", "QTURN_DATA_PROFILE", "", Kind::text, "",

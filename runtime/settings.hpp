@@ -28,6 +28,7 @@ enum class Setting {
   code_cache,
   snapshots,
   snapshot_keys,
+  bundle,
   pins,
   data_profile,
   lock,

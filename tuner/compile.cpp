@@ -39,7 +39,9 @@ struct CompilePool::PlanJob {
   }
 };
 
-CompilePool::CompilePool(Backend& backend, std::size_t threads) : backend_(backend) {
+CompilePool::CompilePool(Backend& backend, std::size_t threads,
+                         std::shared_ptr<const CompileSlots> slots)
+    : backend_(backend), slots_(std::move(slots)) {
   for (std::size_t i = 0; i < std::max<std::size_t>(1, threads); ++i)
     threads_.emplace_back([this] { work(); });
 }
@@ -144,6 +146,11 @@ std::shared_ptr<CompilePool::Kernel> CompilePool::next_kernel() {
   return nullptr;
 }
 
+bool CompilePool::is_ending() const {
+  const std::lock_guard lock(mutex_);
+  return ending_;
+}
+
 void CompilePool::work() {
   give_way();
   std::unique_lock lock(mutex_);
@@ -155,7 +162,13 @@ void CompilePool::work() {
     }
     kernel->state = Kernel::State::running;
     lock.unlock();
-    compile(*kernel);
+    {
+      const auto slot = slots_ ? slots_->take([this] { return is_ending(); }) : FileLock();
+      if (!is_ending())
+        compile(*kernel);
+      else
+        kernel->result.status = Status(Code::interrupted, "interrupted");
+    }
     lock.lock();
     kernel->state = Kernel::State::done;
     done_.notify_all();

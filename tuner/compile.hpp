@@ -15,6 +15,7 @@
 
 #include "generator/family.hpp"
 #include "runtime/backend.hpp"
+#include "tuner/compile_slots.hpp"
 
 namespace quarterturn {
 
@@ -32,7 +33,9 @@ struct Compiled {
 /// Thread-safe. The back end must outlive the pool.
 class CompilePool {
  public:
-  CompilePool(Backend& backend, std::size_t threads);
+  /// `slots`, where there are some, also count the compilers of other processes.
+  CompilePool(Backend& backend, std::size_t threads,
+              std::shared_ptr<const CompileSlots> slots = nullptr);
   /// Waits for what is being compiled; what has not begun is not.
   ~CompilePool();
   CompilePool(const CompilePool&) = delete;
@@ -61,10 +64,12 @@ class CompilePool {
  private:
   std::shared_ptr<Kernel> kernel_for(const Problem& part, const Step& step);
   std::shared_ptr<Kernel> next_kernel();
+  bool is_ending() const;
   void work();
   void compile(Kernel& kernel) const;
 
   Backend& backend_;
+  std::shared_ptr<const CompileSlots> slots_;
   mutable std::mutex mutex_;  ///< guards all below, and every Kernel and PlanJob
   std::condition_variable wanted_;
   mutable std::condition_variable done_;

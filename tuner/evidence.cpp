@@ -48,13 +48,15 @@ bool PlanEvidence::beats_default(double noise, double zone) const {
 
 Evidence evidence_of(const std::vector<Trial>& trials) {
   std::vector<std::int64_t> newest;
+  // Three trials after an update confirm an answer; they do not take the place of its search.
   for (const auto& trial : trials)
-    if (is_usable(trial)) newest = std::max(newest, version_of(trial.env->library));
+    if (is_usable(trial) && trial.kind == TrialKind::timing)
+      newest = std::max(newest, version_of(trial.env->library));
   Evidence out;
   out.noise = kLeastNoise;
   for (const auto& trial : trials) {
     out.count += is_evidence(trial.kind);
-    if (!is_usable(trial) || version_of(trial.env->library) != newest) continue;
+    if (!is_usable(trial) || version_of(trial.env->library) < newest) continue;
     out.plans[trial.plan].add(trial);
     out.noise = std::max(out.noise, trial.noise);
     if (!out.latest || out.latest->started < trial.started) out.latest = &trial;

@@ -34,9 +34,9 @@ struct Evidence {
   std::int64_t count = 0;                     ///< trials of a kind that decisions rest on
 };
 
-/// Trials of older library versions than the newest one are left out, as their default may have
-/// been another plan. The answer depends on the set of trials, not on their order; it points into
-/// `trials`.
+/// Trials of older library versions than the newest that searched are left out, as their default
+/// may have been another plan. The answer depends on the set of trials, not on their order; it
+/// points into `trials`.
 Evidence evidence_of(const std::vector<Trial>& trials);
 
 }  // namespace quarterturn

@@ -18,4 +18,11 @@ Result<Workload> missed_workload(Context& context) {
   return out;
 }
 
+Status clear_missed(Context& context, const Tuned& tuned) {
+  if (tuned.answer == Tuned::Answer::unfinished || tuned.answer == Tuned::Answer::failed) return {};
+  const Env& env = context.env();
+  return context.database().clear_misses(tuned.item.problem.key(), env.target,
+                                         env.performance_class);
+}
+
 }  // namespace quarterturn

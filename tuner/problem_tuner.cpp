@@ -434,9 +434,8 @@ Status ProblemTuner::store_answer(const Decision& decision,
   const auto trials = context_.database().trials(recorder_.key(), winner.env->target,
                                                  winner.env->performance_class);
   if (trials.ok())
-    winner.evidence = std::count_if(trials->begin(), trials->end(), [](const Trial& trial) {
-      return trial.kind == TrialKind::timing;
-    });
+    winner.evidence = std::count_if(trials->begin(), trials->end(),
+                                    [](const Trial& trial) { return is_evidence(trial.kind); });
   out_.plan = winner.plan;
   out_.median_seconds = 1e-9 * winner.median_ns;
   out_.speedup = winner.speedup;

@@ -8,8 +8,6 @@
 #include <functional>
 #include <thread>
 
-#include "cache/file_lock.hpp"
-#include "runtime/cpu/features.hpp"
 #include "tuner/gpu_observer.hpp"
 #include "tuner/problem_tuner.hpp"
 
@@ -64,15 +62,6 @@ bool is_unfinished(const Winner& winner) {
   return winner.certificate.find("search=unfinished") != std::string::npos;
 }
 
-// One tuner at a time times kernels on a device; the lock lies beside the code, so that it is found
-// by all who share the database's folder.
-Result<FileLock> device_lock(const Context& context, const std::function<bool()>& interrupted) {
-  const auto byte = static_cast<std::uint64_t>(context.backend().device().ordinal) * 4 +
-                    static_cast<std::uint64_t>(context.backend().device().target.vendor);
-  return FileLock::acquire(context.code_store()->folder() + "/tuning.lock", byte,
-                           std::chrono::hours(24), LockKind::exclusive, interrupted);
-}
-
 // The time is over: the default is the answer until a later run finds a better one.
 Tuned leave_default(Context& context, const Item& item) {
   Tuned out;
@@ -99,6 +88,23 @@ Tuned leave_default(Context& context, const Item& item) {
   return out;
 }
 
+// The operands that trials rotate through, with what is quantised on the way, and as much again for
+// what admission holds beside them.
+double tuning_bytes(const Problem& p, const DeviceInfo& device) {
+  const Sizes most = most_sizes(p);
+  const auto m = static_cast<double>(most.m), k = static_cast<double>(most.k);
+  const double n = std::max(1.0, static_cast<double>(most.n));
+  const double groups = p.grouping == Grouping::none ? 1 : static_cast<double>(most.groups);
+  const double copies = static_cast<double>(most.batch) * groups;
+  const auto bytes = [](DType type) {
+    return type == DType::none ? 0.0 : type == DType::f32 ? 4.0 : type == DType::mxfp4 ? 0.6 : 2.0;
+  };
+  const double call = copies * ((bytes(p.a_type) + 0.6) * m * k + (bytes(p.b_type) + 0.6) * n * k +
+                                bytes(p.d_type) * m * n);
+  const auto rotation = rotation_for(device, static_cast<std::int64_t>(call));
+  return 2 * call * static_cast<double>(rotation.copies);
+}
+
 // The share of a problem that is done, as far as its candidates tell; the decision takes the rest.
 double progress_within(const Tuned& tuned, std::size_t remaining) {
   constexpr double kSearch = 0.7;
@@ -107,6 +113,13 @@ double progress_within(const Tuned& tuned, std::size_t remaining) {
 }
 
 }  // namespace
+
+Result<FileLock> device_lock(const Context& context, const std::function<bool()>& interrupted) {
+  const auto byte = static_cast<std::uint64_t>(context.backend().device().ordinal) * 4 +
+                    static_cast<std::uint64_t>(context.backend().device().target.vendor);
+  return FileLock::acquire(context.code_store()->folder() + "/tuning.lock", byte,
+                           std::chrono::hours(24), LockKind::exclusive, interrupted);
+}
 
 std::string_view phase_name(Progress::Phase phase) {
   constexpr std::string_view names[] = {"waiting for another tuner",
@@ -159,8 +172,7 @@ Result<std::optional<Winner>> valid_winner(Context& context, const Problem& prob
 
 Session::Session(Context& context, SessionOptions options)
     : context_(context), options_(std::move(options)), campaign_(random_uuid()) {
-  if (options_.jobs == 0)
-    options_.jobs = static_cast<std::size_t>(std::max<std::int64_t>(1, cpu::detect_cpu().cores));
+  if (options_.jobs == 0) options_.jobs = usable_cores();
   // A GPU's kernels take longer to admit than to compile: small batches, so that patience counts.
   const bool cpu = context.backend().device().target.vendor == Vendor::cpu;
   options_.batch = std::max(options_.batch, (cpu ? 2 : 1) * options_.jobs);
@@ -199,7 +211,8 @@ std::vector<Tuned> Session::run(const std::vector<Item>& items,
   // threads that measure and prepare data keep cores of their own.
   const bool look_ahead = context_.backend().device().target.vendor != Vendor::cpu;
   CompilePool pool(context_.backend(),
-                   look_ahead ? std::max<std::size_t>(options_.jobs, 3) - 2 : options_.jobs);
+                   look_ahead ? std::max<std::size_t>(options_.jobs, 3) - 2 : options_.jobs,
+                   options_.slots);
   std::unique_ptr<TrialProcess> process;
   std::unique_ptr<LookAhead> present, next;
   std::size_t left = 0, worked = 0;
@@ -382,6 +395,7 @@ Result<std::vector<Estimate>> Session::estimate(const std::vector<Item>& items) 
     if (estimate.decided) estimate.candidates = 0;
     estimate.seconds = static_cast<double>(estimate.candidates) *
                        (compile_seconds / static_cast<double>(options_.jobs) + kTrialSeconds);
+    estimate.bytes = tuning_bytes(item.problem, context_.backend().device());
     out.push_back(estimate);
   }
   return out;

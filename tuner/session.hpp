@@ -10,6 +10,7 @@
 
 #include "runtime/context.hpp"
 #include "tuner/compile.hpp"
+#include "tuner/compile_slots.hpp"
 #include "tuner/decide.hpp"
 #include "tuner/race.hpp"
 #include "tuner/search.hpp"
@@ -28,7 +29,8 @@ struct SessionOptions {
   double time_limit = 0;          ///< seconds for all problems together; 0 = until each is searched
   double problem_time_limit = 0;  ///< seconds for each; 0 = its share of the above
   std::size_t batch = 8;          ///< candidates compiled together
-  std::size_t jobs = 0;           ///< compilers at once; 0 = as many as the process has cores
+  std::size_t jobs = 0;           ///< compilers at once; 0 = usable_cores()
+  std::shared_ptr<const CompileSlots> slots;  ///< shared with other processes; null = none
   SearchSettings order;
   RaceSettings race;
   MeasureSettings measure;
@@ -88,6 +90,7 @@ struct Estimate {
   std::size_t space = 0;       ///< legal plans
   std::size_t candidates = 0;  ///< that the strategy may try
   double seconds = 0;
+  double bytes = 0;  ///< of device memory, about
 };
 
 class Session {
@@ -123,6 +126,10 @@ class Session {
 /// The stored answer, if it was decided here and under the present compiler, driver and library,
 /// and its search was finished.
 Result<std::optional<Winner>> valid_winner(Context& context, const Problem& problem);
+
+/// One tuner at a time times kernels on a device: waits for the others of this machine. The lock
+/// lies beside the code, so that it is found by all who share the database's folder.
+Result<FileLock> device_lock(const Context& context, const std::function<bool()>& interrupted);
 
 /// Settings of this context that a trial process needs, by name.
 std::map<std::string, std::string> settings_for_trials(const Context& context);

@@ -287,7 +287,8 @@ Result<std::unique_ptr<Backend>> open_backend(std::shared_ptr<CodeStore> store,
   if (!options.target.empty()) {
     auto wanted = parse_target(options.target);
     if (!wanted.ok()) return wanted.status();
-    if (auto status = check_runs_on(*wanted, cpu.target); !status.ok()) return status;
+    if (auto status = check_runs_on(*wanted, cpu.target); !status.ok() && !options.compile_only)
+      return status;
     device.target = std::move(*wanted);
   }
   if (options.threads < 0 || options.threads > 4096)

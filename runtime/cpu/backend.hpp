@@ -16,11 +16,12 @@ enum class Jit { on, off };
 
 struct BackendOptions {
   std::int64_t threads =
-      0;                 ///< workers with the calling thread; 0 = as many as the process may use
-  std::string target;    ///< a Target key to compile for; empty = what this machine has
-  std::string compiler;  ///< a command; empty = $CXX, c++, g++, clang++
-  Jit jit = Jit::on;     ///< off: no compiler is started; stored code still serves
-  std::string dump;      ///< folder for sources, commands and logs; empty = none
+      0;               ///< workers with the calling thread; 0 = as many as the process may use
+  std::string target;  ///< a Target key to compile for; empty = what this machine has
+  bool compile_only = false;  ///< `target` may be what this machine cannot run
+  std::string compiler;       ///< a command; empty = $CXX, c++, g++, clang++
+  Jit jit = Jit::on;          ///< off: no compiler is started; stored code still serves
+  std::string dump;           ///< folder for sources, commands and logs; empty = none
   Worker worker;
   WorkerLimits limits;
 };

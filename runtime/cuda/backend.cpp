@@ -72,13 +72,25 @@ class CudaBackend final : public Backend {
     if (!flat.ok()) return flat.status();
     auto digest = source_digest(source, device_.target);
     if (!digest.ok()) return digest.status();
-    if (!store_ || !compiler_) return no_compiler_;
-    const CodeKey key{fmt::format("source={}\ncompiler={}", hex(*digest), compiler_->identity()),
-                      "cubin"};
+    if (!store_) return no_compiler_;
+    if (!compiler_) {
+      auto stored = find_stored(hex(*digest));
+      if (!stored) return no_compiler_;
+      return admit(std::move(*stored));
+    }
+    const CodeKey key = code_key(hex(*digest));
     auto entry = store_->get_or_build(
         key, [&](const std::string& output) { return build(source, *flat, *digest, output); });
     if (!entry.ok()) return entry.status();
+    if (entry->origin == CodeOrigin::built) remember(hex(*digest), key.text);
     return admit(std::move(*entry));
+  }
+
+  bool has_code(const Source& source) override {
+    const auto digest = source_digest(source, device_.target);
+    if (!digest.ok() || !store_) return false;
+    if (!compiler_) return find_stored(hex(*digest)).has_value();
+    return store_->find(code_key(hex(*digest))).has_value();
   }
 
   Result<std::shared_ptr<const Kernel>> load(const Binary& binary, const Source& source) override {
@@ -287,7 +299,46 @@ class CudaBackend final : public Backend {
                     device_.units, attribute(kDeviceL2Bytes), std::llround(gib));
   }
 
+  CodeKey code_key(const std::string& digest) const {
+    return {fmt::format("source={}\ncompiler={}", digest, compiler_->identity()), "cubin"};
+  }
+  // Names the code of a source by whatever compiler made it last, for hosts that have none now.
+  static CodeKey pointer_key(const std::string& digest) {
+    return {fmt::format("source={}\nany compiler", digest), "txt"};
+  }
+
+  std::optional<CodeEntry> find_stored(const std::string& digest) {
+    if (const auto pointer = store_->find(pointer_key(digest)))
+      if (const auto text = CodeStore::read_code(*pointer); text.ok())
+        return store_->find({*text, "cubin"});
+    return std::nullopt;
+  }
+
+  void remember(const std::string& digest, const std::string& key_text) {
+    const CodeKey pointer = pointer_key(digest);
+    if (const auto old = store_->find(pointer)) {
+      const auto text = CodeStore::read_code(*old);
+      if (text.ok() && *text == key_text) return;
+      store_->remove(pointer);
+    }
+    // Failing to write it costs hosts without a compiler this code, nothing else.
+    (void)store_->get_or_build(pointer, [&](const std::string& output) -> Result<CodeInfo> {
+      std::ofstream out(output, std::ios::binary);
+      out << key_text;
+      out.close();
+      if (!out) return Status(Code::io_error, fmt::format("cannot write {}", output));
+      CodeInfo info;
+      info.target = device_.target.key();
+      return info;
+    });
+  }
+
   void find_compiler() {
+    if (options_.jit == Jit::off) {
+      no_compiler_ =
+          Status(Code::no_compiler, "compiling is switched off (QTURN_NO_JIT, or jit off)");
+      return;
+    }
     auto found =
         Compiler::find(api_ ? api_->version : 0, options_.nvrtc, options_.worker, options_.limits);
     if (!found.ok()) {

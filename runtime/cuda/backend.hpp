@@ -12,10 +12,13 @@
 
 namespace quarterturn::cuda {
 
+enum class Jit { on, off };
+
 struct BackendOptions {
   std::int32_t ordinal = 0;  ///< as the driver counts, after CUDA_VISIBLE_DEVICES
   std::string target;  ///< a Target key; empty = the device's own. With it, no driver is needed
   std::string nvrtc;   ///< path of libnvrtc; empty = find it
+  Jit jit = Jit::on;   ///< off: nothing is compiled; stored code still serves
   std::string dump;    ///< folder for sources and logs; empty = none
   Worker worker;
   WorkerLimits limits;

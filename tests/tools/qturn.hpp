@@ -48,6 +48,7 @@ class Running {
  public:
   Running(pid_t pid, int out, int err) : pid_(pid), out_(out), err_(err) {}
   void send(int signal) const { kill(pid_, signal); }
+  pid_t pid() const { return pid_; }
 
   /// Reads until both ends close, or until `enough` is satisfied by what came so far.
   template <class Enough>
@@ -116,6 +117,7 @@ class Home {
   Home(const Home&) = delete;
   Home& operator=(const Home&) = delete;
 
+  const std::filesystem::path& path() const { return path_; }
   std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
   void set(const std::string& name, const std::string& value) { variables_[name] = value; }
   void unset(const std::string& name) { variables_.erase(name); }

@@ -38,8 +38,9 @@ TEST_CASE("help exists for every command, with examples and exit codes") {
   const auto all = home.run({"--help"});
   CHECK(all.code == 0);
   CHECK(all.says("Exit codes"));
-  for (const auto* command : {"devices", "shapes", "emit", "compile", "tune", "bench", "explain",
-                              "check", "config", "db", "doctor", "replay", "report"}) {
+  for (const auto* command :
+       {"devices", "shapes", "emit", "compile", "tune", "bench", "explain", "check", "config", "db",
+        "doctor", "replay", "report", "recheck", "lock", "bundle"}) {
     CHECK_MESSAGE(all.says(command), command);
     const auto one = home.run({command, "--help"});
     CHECK_MESSAGE(one.code == 0, command);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -275,6 +276,72 @@ int make_key(const GlobalOptions& global, const std::string& path) {
   return kExitOk;
 }
 
+struct PruneWanted {
+  double days = 0;
+  std::uint64_t bytes = 0, code_bytes = 0;
+  bool dry_run = false;
+};
+
+// Compiled code that was used least recently, down to a size.
+Result<std::array<CodeStore::Usage, 2>> prune_code(const GlobalOptions& global,
+                                                   const PruneWanted& wanted) {
+  auto sources = sources_of(global);
+  if (!sources.ok()) return sources.status();
+  auto locations = Settings::load(*sources).locations();
+  if (!locations.ok()) return locations.status();
+  CodeStoreOptions options;
+  options.fallback = StoreFallback::none;
+  if (wanted.code_bytes > 0) options.quota_bytes = static_cast<std::int64_t>(wanted.code_bytes);
+  auto store = CodeStore::open(locations->code_cache, options);
+  if (!store.ok()) return store.status();
+  const auto before = store->usage();
+  return std::array{before, wanted.code_bytes > 0 && !wanted.dry_run ? store->collect() : before};
+}
+
+int prune_database(const GlobalOptions& global, const PruneWanted& wanted) {
+  if (wanted.days <= 0 && wanted.bytes == 0 && wanted.code_bytes == 0)
+    return fail(Status(Code::invalid_argument,
+                       "say what may go: --older-than DAYS, --most-bytes SIZE, --code-bytes SIZE"));
+  Table table({"what", "before", "after", "dropped"});
+  if (wanted.days > 0 || wanted.bytes > 0) {
+    auto database = open_database(global, Access::read_write);
+    if (!database.ok()) return fail(database.status());
+    PruneOptions options;
+    options.dry_run = wanted.dry_run;
+    options.most_bytes = static_cast<std::int64_t>(wanted.bytes);
+    if (wanted.days > 0)
+      options.before = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                           std::chrono::system_clock::now().time_since_epoch())
+                           .count() -
+                       static_cast<std::int64_t>(wanted.days * 86400e9);
+    const auto report = database->prune(options);
+    if (!report.ok()) return fail(report.status());
+    const auto row = [&](const char* what, std::int64_t dropped) {
+      table.add({what, "", "", fmt::format("{}", dropped)});
+    };
+    table.add({"bytes of the database", fmt::format("{}", report->bytes_before),
+               fmt::format("{}", report->bytes_after),
+               fmt::format("{}", report->bytes_before - report->bytes_after)});
+    row("trials", report->dropped);
+    row("quarantine", report->quarantined);
+    row("records of code", report->artifacts);
+    if (!wanted.dry_run && !report->shrunk)
+      std::fprintf(stderr, "qturn: others use the file: it keeps its size for what comes next\n");
+  }
+  if (wanted.code_bytes > 0) {
+    const auto usage = prune_code(global, wanted);
+    if (!usage.ok()) return fail(usage.status());
+    const auto& [before, after] = *usage;
+    table.add({"bytes of code", fmt::format("{}", before.bytes), fmt::format("{}", after.bytes),
+               fmt::format("{}", before.bytes - after.bytes)});
+    table.add({"kernels", fmt::format("{}", before.entries), fmt::format("{}", after.entries),
+               fmt::format("{}", before.entries - after.entries)});
+  }
+  table.print(global.json);
+  if (wanted.dry_run) std::fprintf(stderr, "qturn: nothing was changed\n");
+  return kExitOk;
+}
+
 int recover_file(const GlobalOptions& global, const std::string& damaged, const std::string& to) {
   const auto report = Database::recover(damaged, to);
   if (!report.ok()) return fail(report.status());
@@ -329,6 +396,19 @@ std::function<int()> register_db(CLI::App& app) {
   rollback->add_option("GENERATION", *number, "Its number; else the one before the current");
   auto* keygen = sub("keygen", "Make a key to sign published generations with");
   keygen->add_option("FILE", *path, "Where the secret key goes")->required();
+  auto prune_wanted = std::make_shared<PruneWanted>();
+  auto* pruned = sub("prune", "Drop what no stored answer rests on, by age or size");
+  pruned->add_option("--older-than", prune_wanted->days, "Days: trials and quarantine before that")
+      ->check(CLI::PositiveNumber);
+  pruned
+      ->add_option("--most-bytes", prune_wanted->bytes,
+                   "The oldest trials, until the database needs no more than this (200M, 2G)")
+      ->transform(CLI::AsSizeValue(false));
+  pruned
+      ->add_option("--code-bytes", prune_wanted->code_bytes,
+                   "Compiled code that was used least recently, until no more than this is left")
+      ->transform(CLI::AsSizeValue(false));
+  pruned->add_flag("--dry-run", prune_wanted->dry_run, "Say what would go; change nothing");
   auto* recover = sub("recover", "Save what can be read of a damaged database");
   recover->add_option("DAMAGED", *path, "The damaged file; it is not changed")->required();
   recover->add_option("TO", *second, "The fresh database")->required();
@@ -343,6 +423,7 @@ std::function<int()> register_db(CLI::App& app) {
     if (generations->parsed()) return print_generations(*global, *path);
     if (rollback->parsed()) return roll_back(*path, *number);
     if (keygen->parsed()) return make_key(*global, *path);
+    if (pruned->parsed()) return prune_database(*global, *prune_wanted);
     if (recover->parsed()) return recover_file(*global, *path, *second);
     return export_file(*global, *path, *flag);
   };

@@ -1,11 +1,17 @@
 // qturn tune: finds the fastest right plan for each problem and stores it.
 #include <fmt/format.h>
 
-#include <cstdio>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
+#include "runtime/cuda/backend.hpp"
 #include "tuner/commands/command.hpp"
 #include "tuner/commands/interrupt.hpp"
 #include "tuner/commands/progress.hpp"
+#include "tuner/fleet.hpp"
 #include "tuner/missed.hpp"
 
 namespace quarterturn {
@@ -24,6 +30,11 @@ answer. Each result is kept at once: Ctrl-C loses nothing, the same command goes
 decided is not tried again. A time limit that runs out leaves the default in place for what was
 not reached, and the next run goes on there.
 
+--devices all (or cuda:0,cuda:1) runs one process a device. Devices of one kind share the problems,
+the database and the compilers, of which as many run as the process may use cores (its cgroup, and
+SLURM_CPUS_PER_TASK). A process that dies costs the trial that it had in flight: it is reported, and
+its problems are tried again.
+
 --from-misses works on what programs asked for and nobody had tuned, most time first, counted as
 calls times estimated time; what gets its answer is taken off the list.
 
@@ -34,7 +45,8 @@ struct TuneOptions {
   double time_limit = 0, problem_time_limit = 0;
   bool dry_run = false, exhaustive = false, again = false, from_misses = false;
   std::size_t candidates = 0;
-  std::string search = "learned", data;
+  std::string search = "learned", data, devices;
+  std::int64_t fleet_slots = 0;  ///< > 0: this is a device's process, and so many compilers run
   std::int64_t rounds = RaceSettings{}.screening_rounds;
 };
 
@@ -71,22 +83,25 @@ int dry_run(Session& session, const Workload& workload, const GlobalOptions& glo
             const TuneOptions& options) {
   const auto estimates = session.estimate(workload.items);
   if (!estimates.ok()) return fail(estimates.status());
-  Table table({"problem", "layers", "decided", "space", "candidates", "seconds"});
-  double seconds = 0;
+  Table table({"problem", "layers", "decided", "space", "candidates", "seconds", "device_mib"});
+  double seconds = 0, most = 0;
   std::size_t candidates = 0;
   for (const auto& e : *estimates) {
     table.add({short_name(e.item.problem), e.item.layers, e.decided ? "yes" : "no",
                fmt::format("{}", e.space), fmt::format("{}", e.candidates),
-               fmt::format("{:.0f}", e.seconds)});
+               fmt::format("{:.0f}", e.seconds), fmt::format("{:.0f}", e.bytes / 1048576)});
     seconds += e.seconds;
     candidates += e.candidates;
+    if (!e.decided) most = std::max(most, e.bytes);
   }
   table.print(global.json);
   if (options.time_limit > 0) seconds = std::min(seconds, options.time_limit);
   std::fprintf(
       stderr,
-      "qturn: %zu problems, at most %zu candidates, about %s on this machine; nothing was tried\n",
-      workload.items.size(), candidates, clock_text(seconds).c_str());
+      "qturn: %zu problems, at most %zu candidates, about %s (%.2f hours) on this machine and %.1f "
+      "GiB of its device; nothing was tried\n",
+      workload.items.size(), candidates, clock_text(seconds).c_str(), seconds / 3600,
+      most / (1 << 30));
   return kExitOk;
 }
 
@@ -141,19 +156,24 @@ Result<Workload> wanted(Context& context, const WorkOptions& work, const TuneOpt
   return workload_of(work);
 }
 
-// What has its answer is no miss any more.
-void clear_miss(Context& context, const Tuned& tuned) {
-  if (tuned.answer == Tuned::Answer::unfinished || tuned.answer == Tuned::Answer::failed) return;
-  const Env& env = context.env();
-  if (auto status = context.database().clear_misses(tuned.item.problem.key(), env.target,
-                                                    env.performance_class);
-      !status.ok())
-    std::fprintf(stderr, "qturn: misses stay on the list: %s\n", status.message().c_str());
+SessionOptions session_options_of(const TuneOptions& options) {
+  SessionOptions out;
+  out.process.data = options.data;
+  out.time_limit = options.time_limit;
+  out.problem_time_limit = options.problem_time_limit;
+  out.search = options.exhaustive              ? SearchKind::exhaustive
+               : options.search == "predicted" ? SearchKind::predicted
+                                               : SearchKind::learned;
+  out.cached = options.again ? Cached::tuned_again : Cached::reused;
+  out.order.most = options.candidates;
+  out.race.screening_rounds = options.rounds;
+  out.interrupted = is_interrupted;
+  return out;
 }
 
 int tune(const WorkOptions& work, const GlobalOptions& global, const TuneOptions& options) {
   // Before a device is opened: it may be wrong.
-  if (!options.from_misses)
+  if (!options.from_misses && options.fleet_slots == 0)
     if (auto given = workload_of(work); !given.ok()) return fail(given.status());
   std::string profile;
   if (!options.data.empty()) {
@@ -167,10 +187,16 @@ int tune(const WorkOptions& work, const GlobalOptions& global, const TuneOptions
                  static_cast<long long>((*data)->columns()), profile.c_str());
   }
   watch_interrupts();
-  auto context =
-      profile.empty() ? open_context(global)
-                      : open_context(global, {{Setting::data_profile, profile}});
+  auto context = profile.empty() ? open_context(global)
+                                 : open_context(global, {{Setting::data_profile, profile}});
   if (!context.ok()) return fail(context.status());
+  SessionOptions session_options = session_options_of(options);
+  if (options.fleet_slots > 0) {
+    session_options.slots =
+        std::make_shared<CompileSlots>((*context)->code_store()->folder() + "/compilers.lock",
+                                       static_cast<std::size_t>(options.fleet_slots));
+    return serve_fleet(**context, session_options, STDIN_FILENO, STDOUT_FILENO);
+  }
   auto workload = wanted(**context, work, options);
   if (!workload.ok()) return fail(workload.status());
   report_refusals(*workload);
@@ -180,17 +206,6 @@ int tune(const WorkOptions& work, const GlobalOptions& global, const TuneOptions
                  (*context)->env().performance_class.c_str());
     return kExitOk;
   }
-  SessionOptions session_options;
-  session_options.process.data = options.data;
-  session_options.time_limit = options.time_limit;
-  session_options.problem_time_limit = options.problem_time_limit;
-  session_options.search = options.exhaustive              ? SearchKind::exhaustive
-                           : options.search == "predicted" ? SearchKind::predicted
-                                                           : SearchKind::learned;
-  session_options.cached = options.again ? Cached::tuned_again : Cached::reused;
-  session_options.order.most = options.candidates;
-  session_options.race.screening_rounds = options.rounds;
-  session_options.interrupted = is_interrupted;
   Session session(**context, session_options);
   if (options.dry_run) return dry_run(session, *workload, global, options);
 
@@ -199,7 +214,8 @@ int tune(const WorkOptions& work, const GlobalOptions& global, const TuneOptions
   const auto results = session.run(
       workload->items, [&](const Progress& progress) { display.show(progress); },
       [&](const Tuned& tuned) {
-        clear_miss(**context, tuned);
+        if (auto status = clear_missed(**context, tuned); !status.ok())
+          display.say("misses stay on the list: " + status.message());
         if (global.json) {
           // As they come, for whoever reads along.
           display.clear();
@@ -225,6 +241,141 @@ int tune(const WorkOptions& work, const GlobalOptions& global, const TuneOptions
   if (!global.json) all.print(false);
   for (const auto& site : session.sites()) show_site(site, global);
   return finish(results, workload->items.size());
+}
+
+// "all", or names like those of --device.
+Result<std::vector<std::string>> device_names(const std::string& given) {
+  std::vector<std::string> out;
+  if (given == "all") {
+    const auto count = cuda::device_count();
+    for (std::int32_t i = 0; count.ok() && i < *count; ++i)
+      out.push_back(fmt::format("cuda:{}", i));
+    if (out.empty()) out.emplace_back("cpu");
+    return out;
+  }
+  for (std::size_t at = 0; at <= given.size();) {
+    const auto end = std::min(given.find(',', at), given.size());
+    std::string name = given.substr(at, end - at);
+    if (name == "cuda") name = "cuda:0";
+    GlobalOptions one;
+    one.device = name;
+    if (name.empty() || !sources_of(one).ok())
+      return Status(Code::invalid_argument,
+                    fmt::format("--devices '{}': '{}' is no device; write all, cpu, cuda:0,cuda:1",
+                                given, name));
+    if (std::find(out.begin(), out.end(), name) != out.end())
+      return Status(Code::invalid_argument,
+                    fmt::format("--devices '{}': {} is there twice", given, name));
+    out.push_back(std::move(name));
+    at = end + 1;
+  }
+  return out;
+}
+
+std::vector<std::string> fleet_command(const std::string& device, const GlobalOptions& global,
+                                       const TuneOptions& options) {
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  std::vector<std::string> out{error ? "qturn" : self.string(),
+                               "tune",
+                               "--device",
+                               device,
+                               "--fleet-process",
+                               fmt::format("{}", usable_cores()),
+                               "--search",
+                               options.search,
+                               "--rounds",
+                               fmt::format("{}", options.rounds)};
+  const auto add = [&out](const char* name, const std::string& value) {
+    if (!value.empty()) out.insert(out.end(), {name, value});
+  };
+  add("--db", global.database);
+  add("--log", global.log);
+  add("--data", options.data);
+  if (global.threads > 0) add("--threads", fmt::format("{}", global.threads));
+  if (options.candidates > 0) add("--candidates", fmt::format("{}", options.candidates));
+  if (options.problem_time_limit > 0)
+    add("--problem-time-limit", fmt::format("{}", options.problem_time_limit));
+  if (options.exhaustive) out.emplace_back("--exhaustive");
+  if (options.again) out.emplace_back("--again");
+  return out;
+}
+
+int dry_fleet(Fleet& fleet, const Workload& workload, const GlobalOptions& global,
+              const TuneOptions& options) {
+  const auto kinds = fleet.estimate(workload.items);
+  if (!kinds.ok()) return fail(kinds.status());
+  Table table({"problem", "layers", "target", "devices", "decided", "space", "candidates",
+               "seconds", "device_mib"});
+  for (const auto& kind : *kinds) {
+    double seconds = 0, most = 0;
+    std::size_t candidates = 0;
+    for (const auto& e : kind.problems) {
+      table.add({short_name(e.item.problem), e.item.layers, kind.kind.target,
+                 fmt::format("{}", kind.devices), e.decided ? "yes" : "no",
+                 fmt::format("{}", e.space), fmt::format("{}", e.candidates),
+                 fmt::format("{:.0f}", e.seconds), fmt::format("{:.0f}", e.bytes / 1048576)});
+      seconds += e.seconds;
+      candidates += e.candidates;
+      if (!e.decided) most = std::max(most, e.bytes);
+    }
+    seconds /= static_cast<double>(kind.devices);
+    if (options.time_limit > 0) seconds = std::min(seconds, options.time_limit);
+    std::fprintf(stderr,
+                 "qturn: %s: %zu devices, at most %zu candidates, about %.2f hours, %.1f GiB of "
+                 "each device; %zu compilers at once take about %.1f GiB of memory\n",
+                 kind.kind.target.c_str(), kind.devices, candidates, seconds / 3600,
+                 most / (1 << 30), usable_cores(), 0.5 * static_cast<double>(usable_cores()));
+  }
+  table.print(global.json);
+  std::fprintf(stderr, "qturn: nothing was tried\n");
+  return kExitOk;
+}
+
+int tune_fleet(const WorkOptions& work, const GlobalOptions& global, const TuneOptions& options) {
+  if (options.from_misses)
+    return fail(Status(Code::invalid_argument,
+                       "--from-misses and --devices: each device has a list of its own; name one "
+                       "by --device"));
+  auto names = device_names(options.devices);
+  if (!names.ok()) return fail(names.status());
+  auto workload = workload_of(work);
+  if (!workload.ok()) return fail(workload.status());
+  report_refusals(*workload);
+  if (workload->items.empty()) return kExitFailed;
+  watch_interrupts();
+  ProgressDisplay display;
+  FleetOptions fleet_options;
+  for (const auto& name : *names)
+    fleet_options.devices.push_back({name, fleet_command(name, global, options)});
+  fleet_options.time_limit = options.time_limit;
+  fleet_options.interrupted = is_interrupted;
+  fleet_options.say = [&display](const std::string& device, const std::string& line) {
+    display.say(fmt::format("{}: {}", device, line));
+  };
+  Fleet fleet(fleet_options);
+  if (options.dry_run) return dry_fleet(fleet, *workload, global, options);
+  const auto results = fleet.run(
+      workload->items,
+      [&](const std::string& device, Progress progress) {
+        progress.name = device + " " + progress.name;
+        display.show(progress);
+      },
+      [&](const std::string& device, const Tuned& tuned) {
+        if (tuned.answer != Tuned::Answer::cached)
+          display.say(
+              fmt::format("{}: {}: {}", device, short_name(tuned.item.problem), tuned.reason));
+        if (!tuned.first_failure.empty())
+          display.say(fmt::format("{}: {} failed: {}", device, tuned.failed,
+                                  tuned.first_failure.substr(0, tuned.first_failure.find('\n'))));
+      });
+  display.clear();
+  if (results.empty() && !is_interrupted())
+    return fail(Status(Code::no_device, "no device can be used"));
+  Table table = result_table();
+  for (const auto& tuned : results) table.add(row_of(tuned));
+  table.print(global.json);
+  return finish(results, results.size());
 }
 
 }  // namespace
@@ -272,7 +423,13 @@ std::function<int()> register_tune(CLI::App& app) {
                     "Tune what is decided already, too, and try again what is in quarantine");
   command->add_flag("--dry-run", options->dry_run,
                     "Say what would be tried and how long it may take; try nothing");
-  return [=] { return tune(*work, *global, *options); };
+  command->add_option("--devices", options->devices,
+                      "One process for each: all, or cuda:0,cuda:1 or cpu (instead of --device)");
+  command->add_option("--fleet-process", options->fleet_slots)->group("");
+  return [=] {
+    return options->devices.empty() ? tune(*work, *global, *options)
+                                    : tune_fleet(*work, *global, *options);
+  };
 }
 
 }  // namespace quarterturn

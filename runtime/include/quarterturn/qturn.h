@@ -269,9 +269,10 @@ typedef struct qturn_args {
   float alpha, beta;       /* 1 and 0 by qturn_args_init; beta 0 does not read c */
   uint64_t noise_seed;     /* stochastic rounding: Philox4x32-7 key */
   uint32_t noise_stream;   /* a counter word of the caller's: from layer, step and microbatch */
-  /* For captured graphs, whose noise has to change from replay to replay: in the memory that kernels
-   * read (device memory on a GPU), at multiples of 8 and 4 bytes, read when the work runs. The seed
-   * replaces noise_seed; the stream is added to noise_stream, modulo 2^32. NULL: not used. */
+  /* For captured graphs, whose noise has to change from replay to replay: in the memory that
+   * kernels read (device memory on a GPU), at multiples of 8 and 4 bytes, read when the work runs.
+   * The seed replaces noise_seed; the stream is added to noise_stream, modulo 2^32. NULL: not used.
+   */
   const uint64_t* noise_seed_at;
   const uint32_t* noise_stream_at;
   /* quantize alone: 0 draws as operand A of a product does, 1 as B, 2 as gemm_quantize's result */
@@ -316,6 +317,10 @@ typedef struct qturn_context_options {
   const char* code_cache;       /* folder of compiled code; NULL = beside the database */
   const char* const* snapshots; /* read-only databases, consulted after the local one */
   size_t snapshot_count;
+  /* A folder of `qturn bundle`: its answers serve after those of the snapshots, and its code before
+   * compiling. With QTURN_JIT_OFF nothing else is opened, compiled or written, and a CPU takes the
+   * best of the bundle's targets. NULL = none (QTURN_BUNDLE). */
+  const char* bundle;
   /* A file of `qturn lock write`: prepare serves what it names, by the plan and the very kernel
    * text that it names, and answers QTURN_NOT_LOCKED to anything else; databases and the miss
    * policy do not matter then. NULL = none (QTURN_LOCK). */
