@@ -356,7 +356,7 @@ def bench_grouped(report, ours):
                 try:
                     plan = ours.plan(op, tokens, k, n, role="fprop", a_type=types, b_type=types,
                                      d_type="bf16", rotation=ROTATION, grouping=1,
-                                     groups=qturn.Extent(experts, experts), **members)
+                                     groups=(experts, experts), **members)
                     operands = (a.data_ptr(), b.data_ptr())
                     if op == "gemm":  # rows of groups are quantised like any others
                         names = {value: key for key, value in qturn.LAYOUTS.items()}

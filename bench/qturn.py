@@ -79,7 +79,9 @@ class Library:
                 setattr(p, name, Extent(lo, hi))
         for name, value in members.items():
             table = TYPES if name.endswith("_type") else LAYOUTS if name.endswith("_layout") else {}
-            setattr(p, name, table.get(value, value))
+            if isinstance(value, tuple):
+                value = Extent(*value)
+            setattr(p, name, table.get(value, value) if table else value)
         return p
 
     def prepare(self, problem):
