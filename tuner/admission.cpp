@@ -165,7 +165,8 @@ std::vector<Sizes> Admission::sizes_for(const Problem& p) {
   if (p.m.lo == 0 || (!p.k.is_static() && p.k.lo == 0)) tokens.push_back(0);
   for (std::int64_t t : tokens) {
     Sizes sizes{pick(p.m, t), pick(p.n, t + 31), pick(p.k, t),
-                p.batch.is_static() ? p.batch.lo : std::min<std::int64_t>(2, p.batch.hi)};
+                p.batch.is_static() ? p.batch.lo : std::min<std::int64_t>(2, p.batch.hi),
+                p.groups.is_static() ? p.groups.lo : std::min<std::int64_t>(3, p.groups.hi)};
     for (; t > 17 && operations_of(sizes) > kMostWork; t = t * 2 / 3) {
       sizes.m = pick(p.m, t);
       sizes.n = pick(p.n, t + 31);
@@ -223,14 +224,13 @@ Status Admission::prepare_samples(Case& one, std::int64_t columns) {
   one.columns =
       sample(one.instance->columns(), most(static_cast<std::size_t>(columns)), one.spec.seed + 1);
   one.rows_of_b = one.oracle->columns_of_z(one.columns);
-  for (std::int64_t batch = 0; batch < s.batch; ++batch) {
-    one.oracle->prepare(0, batch, one.rows);
-    one.oracle->prepare(1, batch, one.rows_of_b);
-  }
+  const Entries entries = one.instance->entries();
+  for (std::int64_t i = 0; i < entries.a; ++i) one.oracle->prepare(0, i, one.rows);
+  for (std::int64_t i = 0; i < entries.b; ++i) one.oracle->prepare(1, i, one.rows_of_b);
   const auto rows = static_cast<std::int64_t>(one.rows.size()),
              across = static_cast<std::int64_t>(one.columns.size());
-  one.wanted.resize(static_cast<std::size_t>(s.batch * rows * across));
-  on_all_cores(s.batch * rows, across * s.k, [&](std::int64_t first, std::int64_t end) {
+  one.wanted.resize(static_cast<std::size_t>(entries.d * rows * across));
+  on_all_cores(entries.d * rows, across * s.k, [&](std::int64_t first, std::int64_t end) {
     for (std::int64_t i = first; i < end; ++i)
       for (std::int64_t j = 0; j < across; ++j)
         one.wanted[static_cast<std::size_t>(i * across + j)] =
@@ -244,7 +244,7 @@ Status Admission::check_outputs(Case& one, Certificate& certificate) {
   const Sizes& s = one.spec.sizes;
   auto next = one.wanted.begin();
   const auto rows = static_cast<std::int64_t>(one.rows.size());
-  for (std::int64_t batch = 0; batch < s.batch; ++batch)
+  for (std::int64_t batch = 0; batch < one.instance->entries().d; ++batch)
     for (std::int64_t i = 0; i < rows; ++i)
       for (const auto column : one.columns) {
         const std::int64_t row = one.rows[static_cast<std::size_t>(i)];
@@ -273,11 +273,11 @@ Status Admission::check_all(Case& one, Certificate& certificate) {
   if (one.stand_in.empty() || one.sampled || problem_.epilogue != Epilogue::none) return {};
   certificate.all_outputs += one.now.size();
   if (same_bits(one.now.bytes, one.stand_in.bytes)) return {};
-  if (one.a_norms.empty())
-    for (std::int64_t batch = 0; batch < s.batch; ++batch) {
-      one.a_norms.push_back(norms(one.instance->a(), batch));
-      one.b_norms.push_back(norms(one.instance->b(), batch));
-    }
+  const Entries entries = one.instance->entries();
+  if (one.a_norms.empty()) {
+    for (std::int64_t i = 0; i < entries.a; ++i) one.a_norms.push_back(norms(one.instance->a(), i));
+    for (std::int64_t i = 0; i < entries.b; ++i) one.b_norms.push_back(norms(one.instance->b(), i));
+  }
   const double factor =
       std::fabs(one.spec.alpha) * (problem_.scale_rule == ScaleRule::ts34 ? 16.0 / 9.0 : 1.0);
   const auto size = bytes_of(problem_.d_type);
@@ -290,7 +290,8 @@ Status Admission::check_all(Case& one, Certificate& certificate) {
         std::fabs(one.instance->bias_at(column));
     const double magnitude =
         factor * one.a_norms[static_cast<std::size_t>(batch)][static_cast<std::size_t>(row)] *
-            one.b_norms[static_cast<std::size_t>(batch)][static_cast<std::size_t>(column)] +
+            one.b_norms[static_cast<std::size_t>(one.instance->entry_of_b(batch, row))]
+                       [static_cast<std::size_t>(column)] +
         beyond_product;
     double error = 0;
     return acceptable(problem_.d_type, got, wanted,
@@ -309,7 +310,7 @@ Status Admission::check_all(Case& one, Certificate& certificate) {
   };
   // The first that does not agree, whatever the number of threads.
   std::atomic<std::int64_t> worst{one.now.size()};
-  on_all_cores(s.batch * s.m, 8 * s.n, [&](std::int64_t first, std::int64_t end) {
+  on_all_cores(entries.d * s.m, 8 * s.n, [&](std::int64_t first, std::int64_t end) {
     for (std::int64_t line = first; line < end && line * s.n < worst; ++line) {
       const std::int64_t at = first_wrong_of_row(line);
       if (at < 0) continue;
@@ -339,12 +340,12 @@ Status Admission::check_all(Case& one, Certificate& certificate) {
 Status Admission::check_rows(Case& one, std::uint32_t which, const unsigned char* codes,
                              const unsigned char* scales, Layout layout, Certificate& certificate) {
   if (!is_readable(layout)) return {};
-  const Sizes& s = one.spec.sizes;
   const SourceOperand& source = which == 1 ? one.instance->b() : one.instance->a();
   const auto padding = padding_unit(problem_);
   const auto bytes = operand_bytes(layout, source.rows, source.k, padding);
   const auto& rows = which == 1 ? one.rows_of_b : one.rows;
-  for (std::int64_t batch = 0; batch < s.batch; ++batch) {
+  const auto entries = static_cast<std::int64_t>(source.entries.size());
+  for (std::int64_t batch = 0; batch < entries; ++batch) {
     const PackedView view{layout, codes + batch * bytes.codes, scales + batch * bytes.scales,
                           source.rows, round_up(source.k, padding)};
     std::size_t compared = 0;
@@ -366,8 +367,7 @@ Status Admission::check_steps(Case& one, const Executable& executable, Certifica
   const Step* gemm = plan.find(StepKind::gemm);
   const Family* family = gemm ? find_family(gemm->variant.family) : nullptr;
   if (!family) return {};
-  const Sizes most{problem_.m.hi, problem_.n.hi, problem_.k.hi, problem_.batch.hi};
-  const Workspace places = workspace_of(problem_, target_, plan, most);
+  const Workspace places = workspace_of(problem_, target_, plan, most_sizes(problem_));
   const bool some =
       (plan.find(StepKind::quantize_a) && is_readable(family->a_layout(problem_, gemm->variant))) ||
       (plan.find(StepKind::quantize_b) && is_readable(family->b_layout(problem_, gemm->variant)));
@@ -448,9 +448,7 @@ Status Admission::check_beside(Case& one, Certificate& certificate) {
 Status Admission::check_quantized_product(Case& one, const Executable& executable,
                                           Certificate& certificate) {
   const Sizes& s = one.spec.sizes;
-  const Workspace places = workspace_of(
-      problem_, target_, executable.plan(),
-      {problem_.m.hi, problem_.n.hi, problem_.k.hi, problem_.batch.hi, problem_.groups.hi});
+  const Workspace places = workspace_of(problem_, target_, executable.plan(), most_sizes(problem_));
   auto workspace = one.instance->workspace();
   if (!workspace.ok()) return workspace.status();
   const std::int64_t columns = one.instance->columns(), count = s.batch * s.m * columns;
@@ -551,7 +549,8 @@ Status Admission::run_case(Case& one, const Executable& executable, Depth depth,
   // Of large cases only the first inputs' results are compared whole and with a second run's.
   const Sizes& s = one.spec.sizes;
   const bool first = &one == cases_.front().get();
-  one.sampled = !codes && multiplies(problem_.op) && s.m * s.n * s.batch > kLargeOutputs &&
+  one.sampled = !codes && multiplies(problem_.op) &&
+                s.m * s.n * instance.entries().d > kLargeOutputs &&
                 (!first || depth == Depth::sampled);
   if (one.sampled && first) certificate.whole = false;
   const int turns = one.sampled ? 1 : 2;

@@ -51,7 +51,7 @@ Problem quantize_problem(const Problem& problem, std::uint32_t which, DType type
   Problem p;
   p.op = Op::quantize;
   p.role = problem.role;
-  p.batch = problem.batch;
+  p.batch = is_b && problem.grouping != Grouping::none ? problem.groups : problem.batch;
   p.a_type = type;
   p.d_type = DType::mxfp4;
   p.d_layout = layout;
@@ -80,7 +80,7 @@ Result<std::vector<Preparation>> preparation_of(const Problem& problem, const Ta
   Problem pack;
   pack.op = Op::pack;
   pack.role = problem.role;
-  pack.batch = problem.batch;
+  pack.batch = plain.batch;
   pack.a_type = pack.d_type = DType::mxfp4;
   pack.a_layout = Layout::plain;
   pack.d_layout = layout;
@@ -103,12 +103,12 @@ void Instance::describe_sources() {
   const Problem& p = spec_.problem;
   const Sizes& s = spec_.sizes;
   const auto source = [&](Profile profile, std::uint64_t salt, DType type, Major major,
-                          std::int64_t rows, std::int64_t k) {
+                          std::int64_t rows, std::int64_t k, std::int64_t entries) {
     SourceOperand out;
     out.major = major;
     out.rows = rows;
     out.k = k;
-    for (std::int64_t batch = 0; batch < s.batch; ++batch) {
+    for (std::int64_t batch = 0; batch < entries; ++batch) {
       const auto seed = spec_.seed * 1000003 + salt + 17 * static_cast<std::uint64_t>(batch);
       const bool as_is = major == Major::k;
       out.entries.emplace_back(profile, seed, source_type(type), as_is ? rows : k,
@@ -116,14 +116,15 @@ void Instance::describe_sources() {
     }
     return out;
   };
-  a_ = source(spec_.a_profile, 1, p.a_type, p.a_major, s.m, input_columns(p.prologue, s.k));
+  a_ = source(spec_.a_profile, 1, p.a_type, p.a_major, s.m, input_columns(p.prologue, s.k),
+              entries_.a);
   if (spec_.a_data)
     for (Matrix& entry : a_.entries)
       entry = Matrix(spec_.a_data, entry.type(), entry.rows(), entry.columns());
   a_.special = spec_.special;
   const auto side = [&](std::uint64_t salt, Profile profile, std::int64_t columns) {
     std::vector<Matrix> out;
-    for (std::int64_t batch = 0; batch < s.batch; ++batch)
+    for (std::int64_t batch = 0; batch < entries_.d; ++batch)
       out.emplace_back(profile,
                        spec_.seed * 1000003 + salt + 17 * static_cast<std::uint64_t>(batch),
                        side_type(p), s.m, columns);
@@ -132,7 +133,7 @@ void Instance::describe_sources() {
   if (p.prologue == Prologue::rmsnorm)
     norm_weight_ = Matrix(Profile::forward, spec_.seed * 1000003 + 5, p.a_type, 1, s.k);
   if (!multiplies(p.op)) return;
-  b_ = source(spec_.b_profile, 2, p.b_type, p.b_major, s.n, s.k);
+  b_ = source(spec_.b_profile, 2, p.b_type, p.b_major, s.n, s.k, entries_.b);
   if (p.accumulate == Accumulate::accumulate) c_ = side(3, Profile::heavy_tail, s.n);
   if (is_derivative(p.epilogue)) aux_ = side(6, Profile::forward, aux_columns(p.epilogue, s.n));
   if (p.bias == Bias::per_column)
@@ -188,7 +189,33 @@ Result<Instance::Stored> Instance::store_source(const SourceOperand& source) con
   return out;
 }
 
+// Groups of rows: all but equal, the first empty where there are three, so that its weights are
+// read by nobody. Masked groups use every row, which a check can then look at.
+Status Instance::allocate_groups() {
+  const Problem& p = spec_.problem;
+  const std::int64_t groups = spec_.sizes.groups, m = spec_.sizes.m;
+  if (p.grouping == Grouping::none) return {};
+  const std::int64_t empty = groups >= 3 ? 1 : 0;
+  for (std::int64_t g = 0; g < groups; ++g)
+    group_sizes_.push_back(static_cast<std::int32_t>(p.grouping == Grouping::m_masked ? m
+                                                     : g < empty
+                                                         ? 0
+                                                         : m * (g + 1 - empty) / (groups - empty)));
+  std::vector<unsigned char> bytes(group_sizes_.size() * sizeof group_sizes_[0]);
+  std::memcpy(bytes.data(), group_sizes_.data(), bytes.size());
+  auto memory = Memory::of(backend_, bytes);
+  if (!memory.ok()) return memory.status();
+  group_memory_ = std::move(*memory);
+  return {};
+}
+
+std::int64_t Instance::entry_of_b(std::int64_t entry, std::int64_t row) const {
+  if (spec_.problem.grouping != Grouping::m_contiguous) return entry;
+  return std::upper_bound(group_sizes_.begin(), group_sizes_.end(), row) - group_sizes_.begin();
+}
+
 Status Instance::allocate_sources() {
+  if (auto status = allocate_groups(); !status.ok()) return status;
   if (spec_.problem.a_type != DType::mxfp4) {
     auto a = store_source(a_);
     if (!a.ok()) return a.status();
@@ -224,11 +251,16 @@ Status Instance::allocate_sources() {
 }
 
 Result<std::unique_ptr<Instance>> Instance::make(Backend& backend, const InstanceSpec& spec) {
-  if (spec.problem.grouping != Grouping::none)
+  const Problem& p = spec.problem;
+  const bool rows_of_groups =
+      p.grouping == Grouping::m_contiguous || p.grouping == Grouping::m_masked;
+  const bool plain = multiplies(p.op) && p.bias == Bias::none && p.a_type != DType::mxfp4;
+  if (p.grouping != Grouping::none && !(rows_of_groups && plain))
     return Status(Code::not_supported,
-                  fmt::format("grouping = {}: grouped products are not measured or admitted yet; "
-                              "the default plan serves them",
-                              name_of(spec.problem.grouping)));
+                  fmt::format("grouping = {}: measured and admitted are m_contiguous and m_masked "
+                              "products of a high-precision A without a bias; the default plan "
+                              "serves the others",
+                              name_of(p.grouping)));
   auto out = std::make_unique<Instance>(backend, spec);
   out->describe_sources();
   if (auto status = out->allocate_sources(); !status.ok()) return status;
@@ -272,9 +304,10 @@ Result<Instance::Stored> Instance::prepare(const Preparation& step, const Source
   if (!executable.ok()) return executable.status();
   const auto padding = padding_unit(spec_.problem);
   const auto bytes = operand_bytes(p.d_layout, source.rows, source.k, padding);
-  auto codes = Memory::allocate(backend_, bytes.codes * spec_.sizes.batch);
+  const auto entries = static_cast<std::int64_t>(source.entries.size());
+  auto codes = Memory::allocate(backend_, bytes.codes * entries);
   if (!codes.ok()) return codes.status();
-  auto scales = Memory::allocate(backend_, bytes.scales * spec_.sizes.batch);
+  auto scales = Memory::allocate(backend_, bytes.scales * entries);
   if (!scales.ok()) return scales.status();
   auto workspace = Memory::allocate(backend_, (*executable)->workspace_bytes());
   if (!workspace.ok()) return workspace.status();
@@ -283,7 +316,8 @@ Result<Instance::Stored> Instance::prepare(const Preparation& step, const Source
   args.m = source.rows;
   args.k = source.k;
   if (p.copies == Copies::columns) std::swap(args.m, args.k);
-  args.batch = spec_.sizes.batch;
+  args.batch = entries;
+  args.groups = 1;
   args.a = from;
   args.d =
       packed_operand(p.d_layout, source.rows, source.k, padding, codes->data(), scales->data());
@@ -313,7 +347,7 @@ Status Instance::allocate_result(const Executable& executable) {
   }
   if (d_memory_.data.data() || d2_memory_.data.data()) return {};
   if (p.pre_activation == PreActivation::kept) {
-    auto z = Memory::allocate(backend_, s.batch * s.m * s.n * bytes_of(side_type(p)));
+    auto z = Memory::allocate(backend_, entries_.d * s.m * s.n * bytes_of(side_type(p)));
     if (!z.ok()) return z.status();
     z_memory_.data = std::move(*z);
     z_memory_.tensor = dense_matrix(s.m, s.n, z_memory_.data.data());
@@ -326,9 +360,9 @@ Status Instance::allocate_result(const Executable& executable) {
   if (p.d_type == DType::mxfp4) {
     const auto make = [&](Stored& to, std::int64_t rows, std::int64_t k) -> Status {
       const auto bytes = operand_bytes(p.d_layout, rows, k, padding);
-      auto codes = Memory::allocate(backend_, bytes.codes * s.batch);
+      auto codes = Memory::allocate(backend_, bytes.codes * entries_.d);
       if (!codes.ok()) return codes.status();
-      auto scales = Memory::allocate(backend_, bytes.scales * s.batch);
+      auto scales = Memory::allocate(backend_, bytes.scales * entries_.d);
       if (!scales.ok()) return scales.status();
       to.data = std::move(*codes);
       to.scales = std::move(*scales);
@@ -345,7 +379,7 @@ Status Instance::allocate_result(const Executable& executable) {
   const std::int64_t columns = this->columns();
   result_ld_ =
       spec_.rows == Rows::wider ? round_up(columns, kExtraColumns) + kExtraColumns : columns;
-  auto memory = Memory::allocate(backend_, s.batch * s.m * result_ld_ * bytes_of(p.d_type));
+  auto memory = Memory::allocate(backend_, entries_.d * s.m * result_ld_ * bytes_of(p.d_type));
   if (!memory.ok()) return memory.status();
   d_memory_.data = std::move(*memory);
   d_memory_.tensor = dense_matrix(s.m, columns, d_memory_.data.data());
@@ -360,7 +394,9 @@ Result<qt_args> Instance::arguments(const Executable& executable) {
   args.m = spec_.sizes.m;
   args.n = spec_.sizes.n;
   args.k = spec_.sizes.k;
-  args.batch = spec_.sizes.batch;
+  args.batch = entries_.d;
+  args.groups = spec_.sizes.groups;
+  args.group_sizes = static_cast<const int*>(group_memory_.data());
   auto a = operand(a_, p.a_type, executable.a_layout(), 0, a_packed_);
   if (!a.ok()) return a.status();
   args.a = *a;
@@ -476,7 +512,7 @@ Status Instance::result(Outputs& out) const {
   if (auto status = d_memory_.data.read(scratch_); !status.ok()) return status;
   const Problem& p = spec_.problem;
   const std::int64_t columns = this->columns();
-  const std::int64_t size = bytes_of(p.d_type), rows = spec_.sizes.batch * spec_.sizes.m;
+  const std::int64_t size = bytes_of(p.d_type), rows = entries_.d * spec_.sizes.m;
   out.type = p.d_type;
   if (result_ld_ == columns) {
     std::swap(out.bytes, scratch_);
@@ -497,10 +533,10 @@ Status Instance::result_rows(const std::vector<std::int64_t>& rows, Outputs& out
   const std::int64_t columns = this->columns();
   const std::int64_t size = bytes_of(p.d_type);
   out.type = p.d_type;
-  out.bytes.resize(static_cast<std::size_t>(spec_.sizes.batch * columns * size) * rows.size());
+  out.bytes.resize(static_cast<std::size_t>(entries_.d * columns * size) * rows.size());
   auto* to = out.bytes.data();
   std::vector<unsigned char> line(static_cast<std::size_t>(result_ld_ * size));
-  for (std::int64_t batch = 0; batch < spec_.sizes.batch; ++batch)
+  for (std::int64_t batch = 0; batch < entries_.d; ++batch)
     for (const std::int64_t row : rows) {
       const std::int64_t at = (batch * spec_.sizes.m + row) * result_ld_ * size;
       if (auto status = d_memory_.data.read_part(at, line); !status.ok()) return status;
@@ -563,23 +599,23 @@ std::int64_t Instance::traffic_bytes(const Executable& executable) const {
     return bytes.codes + bytes.scales;
   };
   const auto across = columns();
-  std::int64_t bytes = operand(p.a_type, executable.a_layout(), s.m);
-  if (p.prologue != Prologue::none) bytes += s.m * (a_.k - s.k) * bytes_of(p.a_type);
+  std::int64_t bytes = entries_.a * operand(p.a_type, executable.a_layout(), s.m);
+  if (p.prologue != Prologue::none) bytes += entries_.a * s.m * (a_.k - s.k) * bytes_of(p.a_type);
   if (p.d_type == DType::mxfp4) {
     const auto copies = p.copies == Copies::both ? 2 : 1;
     const auto packed = operand_bytes(p.d_layout, s.m, across, padding_unit(p));
-    bytes += copies * (packed.codes + packed.scales);
+    bytes += entries_.d * copies * (packed.codes + packed.scales);
   } else {
-    bytes += s.m * across * bytes_of(p.d_type);
+    bytes += entries_.d * s.m * across * bytes_of(p.d_type);
   }
   if (multiplies(p.op)) {
-    bytes += operand(p.b_type, executable.b_layout(), s.n);
+    bytes += entries_.b * operand(p.b_type, executable.b_layout(), s.n);
     const auto read = (p.accumulate == Accumulate::accumulate ? s.n : 0) +
                       aux_columns(p.epilogue, s.n) +
                       (p.pre_activation == PreActivation::kept ? s.n : 0);
-    bytes += s.m * read * bytes_of(side_type(p));
+    bytes += entries_.d * s.m * read * bytes_of(side_type(p));
   }
-  return bytes * s.batch;
+  return bytes;
 }
 
 }  // namespace quarterturn

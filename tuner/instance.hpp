@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "generator/grouping.hpp"
 #include "runtime/executable.hpp"
 #include "tuner/inputs.hpp"
 #include "tuner/memory.hpp"
@@ -69,6 +70,9 @@ class Instance {
   float norm_weight_at(std::int64_t column) const;
   /// Columns of D, also where it is quantised.
   std::int64_t columns() const;
+  /// Matrices of A, B and D; and which of B's a row of D is multiplied by.
+  Entries entries() const { return entries_; }
+  std::int64_t entry_of_b(std::int64_t entry, std::int64_t row) const;
 
   /// The call's arguments for a plan: operands in its layouts (quantised here where the problem
   /// takes them quantised), a poisoned result and workspace.
@@ -107,7 +111,10 @@ class Instance {
   /// Bytes that one call reads and writes, for rates and for rotating buffers.
   std::int64_t traffic_bytes(const Executable& executable) const;
 
-  Instance(Backend& backend, InstanceSpec spec) : backend_(backend), spec_(std::move(spec)) {}
+  Instance(Backend& backend, InstanceSpec spec)
+      : backend_(backend),
+        spec_(std::move(spec)),
+        entries_(entries_of(spec_.problem, spec_.sizes.batch, spec_.sizes.groups)) {}
 
  private:
   struct Stored {
@@ -118,6 +125,7 @@ class Instance {
 
   void describe_sources();
   Status allocate_sources();
+  Status allocate_groups();
   Status allocate_result(const Executable& executable);
   Result<Stored> store_source(const SourceOperand& source) const;
   Result<qt_tensor> copy_of(const qt_tensor& tensor);
@@ -130,6 +138,9 @@ class Instance {
 
   Backend& backend_;
   InstanceSpec spec_;
+  Entries entries_;
+  std::vector<std::int32_t> group_sizes_;  ///< ends, or counts
+  Memory group_memory_;
   SourceOperand a_, b_;
   std::vector<Matrix> c_, aux_;
   Matrix bias_, norm_weight_;

@@ -185,7 +185,7 @@ OracleOutput Oracle::output(std::int64_t batch, std::int64_t row, std::int64_t c
 OracleOutput Oracle::pre_activation(std::int64_t batch, std::int64_t row, std::int64_t column) {
   const InstanceSpec& spec = instance_.spec();
   const auto& a = this->row(0, batch, row).values;
-  const auto& b = this->row(1, batch, column).values;
+  const auto& b = this->row(1, instance_.entry_of_b(batch, row), column).values;
   double sum = 0, magnitude = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
     const double term = a[i] * b[i];

@@ -27,7 +27,7 @@ Sizes sizes_at(const Problem& p, std::int64_t tokens) {
   const auto pick = [&](const Extent& extent) {
     return extent.is_static() ? extent.lo : std::clamp(tokens, extent.lo, extent.hi);
   };
-  return {pick(p.m), pick(p.n), pick(p.k), p.batch.hi};
+  return {pick(p.m), pick(p.n), pick(p.k), p.batch.hi, p.groups.hi};
 }
 
 }  // namespace
@@ -136,7 +136,7 @@ bool LocalTrials::has_timed_sizes(const Instance* instance) const {
   if (!instance) return false;
   const Sizes &sizes = instance->spec().sizes, &wanted = sizes_.front();
   return sizes.m == wanted.m && sizes.n == wanted.n && sizes.k == wanted.k &&
-         sizes.batch == wanted.batch;
+         sizes.batch == wanted.batch && sizes.groups == wanted.groups;
 }
 
 // Inputs of hundreds of megabytes are made once for admission and timing where both have them.

@@ -45,6 +45,39 @@ TEST_CASE("right plans are admitted in every role") {
   }
 }
 
+TEST_CASE("right plans of groups are admitted, and timed") {
+  auto backend = real_device();
+  for (const auto grouping : {Grouping::m_contiguous, Grouping::m_masked}) {
+    Problem p = layer(Role::fprop, {0, 300});
+    p.grouping = grouping;
+    p.groups = Extent::exactly(4);
+    REQUIRE(validate(p).ok());
+    LocalTrials trials(*backend, p);
+    const auto candidate = trials.add(by_family(*backend, p, "cpu_gemm"));
+    const auto verdict = trials.admit(candidate);
+    CHECK_MESSAGE(verdict.status.ok(), name_of(grouping) << ": " << verdict.status.message());
+    CHECK(verdict.certificate.outputs >= 4096);
+    CHECK(verdict.certificate.max_error <= 1);
+    CHECK(verdict.certificate.code_rows > 50);
+    REQUIRE(trials.ready(candidate).ok());
+    CHECK(trials.run(candidate, 0, 1).ok());
+  }
+}
+
+TEST_CASE("a plan that takes the next expert's weights is refused") {
+  FaultyDevice device("qt::cpu::gemm",
+                      "qt_args mine = *args; int ends[16]; for (int g = 0; g < args->groups; ++g) "
+                      "ends[g] = args->group_sizes[g] - (g + 1 < args->groups && "
+                      "args->group_sizes[g] > 0); mine.group_sizes = ends; REAL(&mine, part);");
+  Problem p = layer(Role::fprop, {0, 300});
+  p.grouping = Grouping::m_contiguous;
+  p.groups = Extent::exactly(4);
+  LocalTrials trials(device, p);
+  const auto verdict = trials.admit(trials.add(by_family(device, p, "cpu_gemm")));
+  CHECK_MESSAGE(verdict.status.code() == Code::rejected, verdict.status.message());
+  CHECK(verdict.status.message().find("the reference gives") != std::string::npos);
+}
+
 namespace {
 
 struct Fault {
