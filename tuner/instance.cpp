@@ -250,17 +250,20 @@ Status Instance::allocate_sources() {
   return {};
 }
 
-Result<std::unique_ptr<Instance>> Instance::make(Backend& backend, const InstanceSpec& spec) {
-  const Problem& p = spec.problem;
+Status Instance::supports(const Problem& p) {
   const bool rows_of_groups =
       p.grouping == Grouping::m_contiguous || p.grouping == Grouping::m_masked;
   const bool plain = multiplies(p.op) && p.bias == Bias::none && p.a_type != DType::mxfp4;
-  if (p.grouping != Grouping::none && !(rows_of_groups && plain))
-    return Status(Code::not_supported,
-                  fmt::format("grouping = {}: measured and admitted are m_contiguous and m_masked "
-                              "products of a high-precision A without a bias; the default plan "
-                              "serves the others",
-                              name_of(p.grouping)));
+  if (p.grouping == Grouping::none || (rows_of_groups && plain)) return {};
+  return Status(Code::not_supported,
+                fmt::format("grouping = {}: measured and admitted are m_contiguous and m_masked "
+                            "products of a high-precision A without a bias; the default plan "
+                            "serves the others",
+                            name_of(p.grouping)));
+}
+
+Result<std::unique_ptr<Instance>> Instance::make(Backend& backend, const InstanceSpec& spec) {
+  if (auto status = supports(spec.problem); !status.ok()) return status;
   auto out = std::make_unique<Instance>(backend, spec);
   out->describe_sources();
   if (auto status = out->allocate_sources(); !status.ok()) return status;

@@ -57,6 +57,8 @@ struct Preparation;
 
 class Instance {
  public:
+  /// Whether this problem can be posed here at all; says why not.
+  static Status supports(const Problem& problem);
   static Result<std::unique_ptr<Instance>> make(Backend& backend, const InstanceSpec& spec);
 
   const InstanceSpec& spec() const { return spec_; }

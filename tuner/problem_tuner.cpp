@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "tuner/gpu_observer.hpp"
+#include "tuner/instance.hpp"
 #include "tuner/neighbours.hpp"
 #include "tuner/statistics.hpp"
 
@@ -556,6 +557,7 @@ Tuned ProblemTuner::tune() {
   };
   tick(Progress::Phase::preparing);
   if (auto status = context_.supports(item_.problem); !status.ok()) return failed(status);
+  if (auto status = Instance::supports(item_.problem); !status.ok()) return failed(status);
   if (has_no_rows(item_.problem)) {
     out_.answer = Tuned::Answer::fallback;
     out_.plan = context_.enabled_plans(item_.problem, 1).front().text();

@@ -149,6 +149,10 @@ Problem linear_problem(const Linear& linear, Role role, const Extent& tokens,
     p.pre_activation = recipe.pre_activation;
   }
   if (role == Role::wgrad) p.bias_gradient = recipe.bias_gradient;
+  if (recipe.grouping != Grouping::none) {
+    p.grouping = role == Role::wgrad ? Grouping::k_grouped : recipe.grouping;
+    p.groups = Extent::exactly(recipe.groups);
+  }
   const auto out = Extent::exactly(linear.out), in = Extent::exactly(linear.in);
   switch (role) {
     case Role::none:

@@ -64,6 +64,10 @@ struct Recipe {
   PreActivation pre_activation = PreActivation::dropped;
   BiasGradient bias_gradient = BiasGradient::none;
   Prologue prologue = Prologue::none;
+  /// Experts whose rows Fprop and Dgrad multiply in one call, and how they lie; Wgrad divides its
+  /// tokens.
+  Grouping grouping = Grouping::none;
+  std::int64_t groups = 1;
 };
 
 /// One Problem and who poses it.

@@ -37,8 +37,10 @@ Result<Recipe> recipe_of(const WorkOptions& options) {
         read_enum("pre-activation", options.pre_activation, recipe.pre_activation),
         read_enum("prologue", options.prologue, recipe.prologue),
         read_enum("bias-gradient", options.bias_gradient, recipe.bias_gradient),
+        read_enum("grouping", options.grouping, recipe.grouping),
         read_enum("reproducibility", options.repro, recipe.repro)})
     if (!status.ok()) return status;
+  recipe.groups = options.groups;
   // Weights are rounded to nearest: noise belongs to activations and gradients. Wgrad has no
   // weight.
   if (!options.out_type.empty())
@@ -215,6 +217,13 @@ void add_work(CLI::App& app, WorkOptions& options) {
   app.add_option("--bias-gradient", options.bias_gradient,
                  "f32: sums over the tokens, of wgrad and of quantize")
       ->capture_default_str();
+  app.add_option("--grouping", options.grouping,
+                 "Experts in one call: m_contiguous (rows behind each other) or m_masked; wgrad "
+                 "divides its tokens")
+      ->capture_default_str();
+  app.add_option("--groups", options.groups, "How many experts")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 4096));
   app.add_option("--reproducibility", options.repro, "any, run_to_run, batch_invariant")
       ->capture_default_str();
 }

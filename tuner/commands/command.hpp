@@ -57,7 +57,8 @@ struct WorkOptions {
   std::string op = "hadamard_gemm", signs = "none", scale_rule = "rceil", rounding = "rne";
   std::string in_type = "bf16", out_type, contract = "exact", spread = "any", repro = "run_to_run";
   std::string epilogue = "none", prologue = "none", pre_activation = "dropped",
-              bias_gradient = "none";
+              bias_gradient = "none", grouping = "none";
+  std::int64_t groups = 1;
   std::int32_t rotation = 32;
   bool allow_biased = false;
 };
