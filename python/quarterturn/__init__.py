@@ -229,6 +229,12 @@ class Context:
         _check(_LIB.qturn_snapshot_hash(self._handle, out))
         return bytes(out).hex()
 
+    def snapshot_hash(self):
+        """SHA-256 (hexadecimal) of what prepare goes by: the stored answers, or the lock file."""
+        out = (c.c_ubyte * 32)()
+        _check(_LIB.qturn_snapshot_hash(self._handle, out))
+        return bytes(out).hex()
+
     # ---- operations on arrays
 
     def quantize(self, x, rotation=0, *, type=None, rounding="rne", scale_rule="rceil",

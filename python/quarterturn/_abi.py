@@ -18,7 +18,7 @@ _SCALARS = {
 def find_header():
     """The header that this package carries, or the source tree's."""
     here = pathlib.Path(__file__).resolve().parent
-    for path in (here / "qturn.h",
+    for path in (here / "qturn.h", here / "include" / "quarterturn" / "qturn.h",
                  here.parent.parent / "runtime" / "include" / "quarterturn" / "qturn.h"):
         if path.exists():
             return path

@@ -100,4 +100,7 @@ class Contexts:
                     self._made[key] = found
         return found
 
-
+    def hashes(self):
+        """{back end: what its first context's answers hash to}, of contexts that are in use."""
+        return {backend: context.snapshot_hash()
+                for (backend, index), context in sorted(self._made.items(), reverse=True)}

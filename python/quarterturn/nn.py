@@ -143,7 +143,7 @@ def _weight_copies(weight, recipe, noise, place, names, cached):
 
 _LIBRARY.define(
     "linear(Tensor x, Tensor weight, Tensor? bias, Tensor? main_grad, Tensor? noise, "
-    "Tensor? place, str recipe, bool training, bool cached=True) -> "
+    "Tensor? place, str recipe, bool training, bool keep, bool cached=True) -> "
     "(Tensor, Tensor, Tensor, Tensor)", tags=torch_ops._TAGS)
 _LIBRARY.define(
     "linear_backward(Tensor dy, Tensor? x, Tensor xt, Tensor xt_scales, Tensor weight, "
@@ -156,10 +156,10 @@ def _product_arguments(product, role):
                 contract=product.contract, spread=product.spread)
 
 
-def _kept(x, recipe, training):
+def _kept(x, recipe, keep):
     """Elements of X^T's copy; none where Wgrad does not want it."""
     tokens, features = x.shape
-    if not (training and recipe.wgrad.quantized):
+    if not (keep and recipe.wgrad.quantized):
         return 0
     return features * torch_ops._padded(tokens, recipe.wgrad.rotation)
 
@@ -171,10 +171,10 @@ def _noise_kept(x, noise, recipe, training):
     return x.new_empty(0, dtype=torch.int64)
 
 
-def _linear(x, weight, bias, main_grad, noise, place, recipe, training, cached=True):
+def _linear(x, weight, bias, main_grad, noise, place, recipe, training, keep, cached=True):
     recipe = recipes.from_json(recipe)
     fprop, wgrad = recipe.fprop, recipe.wgrad
-    keep = training and wgrad.quantized
+    keep = keep and wgrad.quantized
     x_copy = xt = None
     if keep and _both(fprop, fprop.a, wgrad, wgrad.b):
         made = quantize_by(x, noise, place, copies="both", **_settings(fprop, fprop.a), tensor=X)
@@ -200,9 +200,9 @@ def _linear(x, weight, bias, main_grad, noise, place, recipe, training, cached=T
     return y, *(part.view(-1) for part in xt), _noise_kept(x, noise, recipe, training)
 
 
-def _linear_fake(x, weight, bias, main_grad, noise, place, recipe, training, cached=True):
+def _linear_fake(x, weight, bias, main_grad, noise, place, recipe, training, keep, cached=True):
     recipe = recipes.from_json(recipe)
-    elements = _kept(x, recipe, training)
+    elements = _kept(x, recipe, keep)
     return (x.new_empty((x.shape[0], weight.shape[0])),
             x.new_empty(elements // 2, dtype=torch.uint8),
             x.new_empty(elements // 32, dtype=torch.uint8),
@@ -260,9 +260,9 @@ def _linear_backward_fake(dy, x, xt, xt_scales, weight, main_grad, noise, place,
 
 
 def _keep_for_backward(ctx, inputs, output):
-    x, weight, bias, main_grad, noise, place, recipe, training, cached = inputs
+    x, weight, bias, main_grad, noise, place, recipe, _, _, cached = inputs
     _, xt, xt_scales, noise_then = output
-    ctx.recipe, ctx.cached, ctx.training = recipe, cached, training
+    ctx.recipe, ctx.cached = recipe, cached
     ctx.bias_dtype = None if bias is None else bias.dtype
     ctx.noise = noise is not None and recipes.from_json(recipe).draws
     quantized = recipes.from_json(recipe).wgrad.quantized
@@ -281,7 +281,7 @@ def _backward(ctx, dy, *ignored):
     if need_db:
         db = dy.sum(0, dtype=torch.float32).to(ctx.bias_dtype)
     return (dx if need_dx else None, dw if need_dw and main_grad is None else None, db,
-            None, None, None, None, None, None)
+            None, None, None, None, None, None, None)
 
 
 torch_ops.register("linear", _linear, _linear_fake, _LIBRARY)
@@ -335,7 +335,8 @@ class Noise:
 
     def state_dict(self):
         return {"noise": dict(self._fields),
-                "recipe": self.recipe.to_json() if self.recipe else None, "version": version()}
+                "recipe": self.recipe.to_json() if self.recipe else None, "version": version(),
+                "plans": torch_ops.plan_hashes()}
 
     def load_state_dict(self, state):
         self.set(**state["noise"])
@@ -343,6 +344,12 @@ class Noise:
         if state.get("recipe") != mine:
             warnings.warn(f"this state was saved under the recipe {_name(state.get('recipe'))}, the "
                           f"model has {_name(mine)}: codes will differ from here on", stacklevel=2)
+        now = torch_ops.plan_hashes()
+        for backend, before in state.get("plans", {}).items():
+            if now.get(backend, before) != before:
+                warnings.warn(f"this state was saved under other tuning answers of {backend} (or "
+                              "another lock file): codes are the same from here on, sums of products "
+                              "may differ in their last bits", stacklevel=2)
         refresh_weights()
 
     def attach(self, model):
@@ -427,8 +434,9 @@ class Linear(torch.nn.Linear):
             x = x.to(torch.get_autocast_dtype(x.device.type))
         flat = x.reshape(-1, self.in_features)
         main_grad = self.weight.main_grad if self.main_grad else None
+        training = torch.is_grad_enabled()
         y = _OPS.linear(flat, self.weight, self.bias, main_grad, self.noise, self.place,
-                        self.recipe_text, torch.is_grad_enabled() and self.weight.requires_grad,
+                        self.recipe_text, training, training and self.weight.requires_grad,
                         self.cache_weights)[0]
         return y.reshape(*x.shape[:-1], self.out_features)
 
@@ -463,16 +471,17 @@ def prepare(model, tokens, dtype=torch.bfloat16, threads=16):
     layers = {(m.in_features, m.out_features, m.bias is None, m.weight.dtype, m.recipe_text): m
               for m in model.modules() if isinstance(m, Linear)}
 
+    # Without autograd, whose engine has one thread for a device.
+    @torch.no_grad()
     def run(layer):
-        weight = layer.weight.detach().requires_grad_()
-        bias = None if layer.bias is None else layer.bias.detach().requires_grad_()
-        x = torch.zeros(tokens, layer.in_features, dtype=dtype, device=weight.device,
-                        requires_grad=True)
-        main_grad = torch.zeros_like(weight, dtype=torch.float32) if layer.main_grad else None
-        with torch.enable_grad():
-            y = _OPS.linear(x, weight, bias, main_grad, layer.noise, layer.place, layer.recipe_text,
-                            True, False)[0]
-            y.backward(torch.zeros_like(y))
+        weight, device = layer.weight.detach(), layer.weight.device
+        bias = None if layer.bias is None else layer.bias.detach()
+        x = torch.zeros(tokens, layer.in_features, dtype=dtype, device=device)
+        main_grad = (torch.zeros(weight.shape, device=device) if layer.main_grad else None)
+        y, xt, xt_scales, _ = _linear(x, weight, bias, main_grad, layer.noise, layer.place,
+                                      layer.recipe_text, True, True, False)
+        _linear_backward(torch.zeros_like(y), x, xt, xt_scales, weight, main_grad, layer.noise,
+                         layer.place, layer.recipe_text, True, True, False)
 
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:
         list(pool.map(run, layers.values()))

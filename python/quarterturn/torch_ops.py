@@ -27,6 +27,7 @@ from . import _calls
 
 _CONTEXTS = _calls.Contexts()
 configure = _CONTEXTS.configure
+plan_hashes = _CONTEXTS.hashes
 
 X, WEIGHT, DY = 0, 1, 2  # whose values `quantize` rounds: each draws noise of its own
 

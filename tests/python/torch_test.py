@@ -153,7 +153,7 @@ class Ops(unittest.TestCase):
                 (ops.gemm_add_, (draw(33, 96), *a, *b), dict(rotation=32)),
                 (ops.hadamard_gemm, needs, {}),
                 (ops.linear, (needs[0].float().detach().requires_grad_(), layer.weight, layer.bias,
-                              None, layer.noise, layer.place, layer.recipe_text, True), {})):
+                              None, layer.noise, layer.place, layer.recipe_text, True, True), {})):
             opcheck(op.default, tuple(args), options)
 
     def test_tracing_takes_any_token_count_without_another_graph(self):
@@ -332,6 +332,13 @@ class LinearTest(unittest.TestCase):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             copy.deepcopy(model).load_state_dict(model.state_dict())
+        model(draw(4, 64))
+        state = model.state_dict()
+        plans = state["quarterturn_noise._extra_state"]["plans"]
+        self.assertTrue(plans and all(len(value) == 64 for value in plans.values()))
+        plans[next(iter(plans))] = "0" * 64
+        with self.assertWarnsRegex(UserWarning, "other tuning answers"):
+            model.load_state_dict(state)
 
     def runs(self):
         backend, index = ("cpu", -1) if DEVICE == "cpu" else ("cuda", 0)
@@ -392,6 +399,23 @@ class LinearTest(unittest.TestCase):
             gradients.append((x.grad, model.up.weight.grad, model.down.weight.grad))
         for one, other in zip(*gradients):
             self.assertTrue(torch.equal(one, other))
+
+    def test_a_frozen_weight_passes_gradients_on_and_keeps_nothing(self):
+        gradients = []
+        for frozen in (False, True):
+            model, noise = model_of(MIXED)
+            model.up.weight.requires_grad_(not frozen)
+            x = draw(40, 64).requires_grad_()
+            kept = []
+            with torch.autograd.graph.saved_tensors_hooks(
+                    lambda t: kept.append(t) or t, lambda t: t):
+                y = model.up(x)
+            y.square().mean().backward()
+            gradients.append(x.grad)
+            self.assertEqual(model.up.weight.grad is None, frozen)
+            copies = sum(t.numel() for t in kept if t.dtype == torch.uint8)
+            self.assertEqual(copies == 0, frozen)
+        self.assertTrue(torch.equal(*gradients))
 
     def test_a_compiled_model_is_the_model(self):
         for recipe in (recipes.amd_det_h16, MIXED):

@@ -1,0 +1,13 @@
+"""The command `qturn` of an installed package: the program that the wheel carries."""
+
+import os
+import pathlib
+import sys
+
+
+def main():
+    program = pathlib.Path(__file__).resolve().parent / "bin" / "qturn"
+    if not program.exists():
+        sys.exit("qturn is not in this package: it was not installed from a wheel. Build it "
+                 "(scripts/build) and call build/<preset>/tuner/qturn")
+    os.execv(program, [str(program), *sys.argv[1:]])

@@ -1,0 +1,216 @@
+"""Checkpoint forms: bits there and back, against independent decoders; safetensors read as hostile."""
+
+import json
+import os
+import pathlib
+import random
+import sys
+import tempfile
+import unittest
+
+os.environ["QTURN_NO_JIT"] = "1"  # kernels that are built in
+sys.path.insert(0, os.environ["QTURN_PYTHON"])
+
+try:
+    import numpy as np
+except ImportError:
+    print("SKIPPED: NumPy is not installed (python3-numpy)")
+    sys.exit(0)
+
+import mxfp4_reference as reference
+import quarterturn
+from quarterturn import formats
+from quarterturn.formats import FormatError, Safetensors, write_safetensors
+
+try:
+    import ml_dtypes
+except ImportError:
+    ml_dtypes = None
+
+
+def operand(rows=6, blocks=3, seed=0):
+    generator = np.random.default_rng(seed)
+    return (generator.integers(0, 256, (rows, 16 * blocks), dtype=np.uint8),
+            generator.integers(0, 255, (rows, blocks), dtype=np.uint8))
+
+
+def plain_values(codes, scales):
+    """Decoded by the reference; by ml_dtypes too, where it is."""
+    elements = np.stack([codes & 15, codes >> 4], axis=-1).reshape(codes.shape[0], -1)
+    values = reference.values(elements.astype(np.int64), scales)
+    if ml_dtypes is not None:
+        number = elements.view(ml_dtypes.float4_e2m1fn).astype(np.float64)
+        unit = scales.view(ml_dtypes.float8_e8m0fnu).astype(np.float64)
+        np.testing.assert_array_equal(number * np.repeat(unit, 32, axis=1), values)
+    return values
+
+
+class Packing(unittest.TestCase):
+    def test_every_form_gives_the_bits_back(self):
+        codes, scales = operand()
+        for to, back in ((formats.to_gpt_oss, formats.from_gpt_oss),
+                         (lambda *a: (formats.to_gguf(*a),), formats.from_gguf)):
+            again = back(*to(codes, scales))
+            np.testing.assert_array_equal(again[0], codes)
+            np.testing.assert_array_equal(again[1], scales)
+
+    def test_gguf_lies_as_its_definition_says(self):
+        # ggml's dequantize_row_mxfp4, element by element: byte j's low nibble is element j, its high
+        # one element j + 16.
+        codes, scales = operand(rows=2)
+        data = formats.to_gguf(codes, scales).reshape(2, -1, 17)
+        wanted = plain_values(codes, scales).reshape(2, -1, 32)
+        for row in range(2):
+            for block in range(data.shape[1]):
+                scale = 2.0 ** (int(data[row, block, 0]) - 127)
+                for j in range(16):
+                    byte = int(data[row, block, 1 + j])
+                    for element, code in ((j, byte & 15), (j + 16, byte >> 4)):
+                        value = float(reference.VALUES[code & 7]) * (-1 if code & 8 else 1) * scale
+                        self.assertEqual(value, wanted[row, block, element])
+
+    def test_gpt_oss_lies_as_its_loader_reads(self):
+        codes, scales = operand()
+        blocks, same = formats.to_gpt_oss(codes, scales)
+        table = np.concatenate([reference.VALUES, -reference.VALUES]).astype(np.float64)
+        out = np.empty((*blocks.shape[:-1], 32))
+        out[..., 0::2], out[..., 1::2] = table[blocks & 15], table[blocks >> 4]
+        out = np.ldexp(out, same.astype(np.int64)[..., None] - 127)
+        np.testing.assert_array_equal(out.reshape(codes.shape[0], -1), plain_values(codes, scales))
+
+    def test_low_nibble_is_the_even_element(self):
+        mx = quarterturn.Context(threads=1).quantize(
+            np.array([[1.0, 2.0] + [0.0] * 30], dtype=np.float32), scale_rule="floor")
+        # Largest value 2: scale 2^-1, so 1 is code 4 (2) and 2 is code 6 (4).
+        self.assertEqual((int(mx.codes[0]), int(mx.scales[0])), (0x64, 126))
+
+    def test_what_a_form_cannot_hold_is_refused(self):
+        codes, scales = operand()
+        scales[1, 1] = 255
+        with self.assertRaisesRegex(ValueError, "1 blocks have scale 255"):
+            formats.to_gguf(codes, scales)
+        with self.assertRaisesRegex(ValueError, "belong together"):
+            formats.to_gpt_oss(codes, scales[:, :2])
+        with self.assertRaisesRegex(ValueError, "blocks of 17"):
+            formats.from_gguf(np.zeros((2, 16), np.uint8))
+
+
+class Files(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def write(self, name, arrays, metadata=None):
+        types = {np.dtype(np.uint8): "U8", np.dtype(np.float32): "F32", np.dtype(np.uint16): "BF16"}
+        path = self.folder / name
+        write_safetensors(path, {key: (types[a.dtype], a.shape, lambda a=a: a)
+                                 for key, a in arrays.items()}, metadata)
+        return path
+
+    def test_a_file_is_read_as_it_was_written(self):
+        arrays = {"a": np.arange(12, dtype=np.float32).reshape(3, 4), "empty": np.empty((0, 5), np.uint8),
+                  "b": np.arange(7, dtype=np.uint8)}
+        file = Safetensors(self.write("x.safetensors", arrays, {"k": "v"}))
+        self.assertEqual(file.metadata, {"k": "v"})
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(file.read(name), array)
+
+    def test_gpt_oss_and_compressed_tensors_are_one_another(self):
+        codes, scales = operand()
+        path = self.write("oss.safetensors", {
+            "up_blocks": codes.reshape(2, 3, 3, 16), "up_scales": scales.reshape(2, 3, 3),
+            "norm.weight": np.ones(4, np.float32)}, {"m": "1"})
+        there, back = self.folder / "ct.safetensors", self.folder / "back.safetensors"
+        self.assertEqual(formats.convert_file(path, there, "compressed-tensors"), 1)
+        file = Safetensors(there)
+        self.assertEqual(file.tensors["up.weight_packed"], ("U8", (2, 3, 48)))
+        self.assertEqual(formats.convert_file(there, back, "gpt-oss"), 1)
+        first, last = Safetensors(path), Safetensors(back)
+        self.assertEqual(first.tensors, last.tensors)
+        for name in first.tensors:
+            np.testing.assert_array_equal(first.read(name), last.read(name))
+        with self.assertRaisesRegex(ValueError, "no pair"):
+            formats.convert_file(path, there, "gpt-oss")
+
+    def test_a_model_is_quantised_with_its_scheme_and_errors(self):
+        generator = np.random.default_rng(3)
+        up = generator.normal(size=(64, 128)).astype(np.float32)
+        up[:, 5] *= 30  # one outlier channel: what rotations are for
+        down = (generator.normal(size=(32, 64)).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+        path = self.write("model.safetensors", {"up.weight": up, "down.weight": down,
+                                                "embed.weight": up, "up.bias": up[0]})
+        out = self.folder / "q.safetensors"
+        context = quarterturn.Context(threads=1)
+        report = formats.quantize_file(path, out, rotation=32, context=context)
+        self.assertEqual([row["name"] for row in report], ["up.weight", "down.weight"])
+        self.assertLess(report[0]["error"], 0.16)
+        file = Safetensors(out)
+        np.testing.assert_array_equal(file.read("embed.weight"), up)
+        mx = context.quantize(up, rotation=32)
+        np.testing.assert_array_equal(file.read("up.weight_packed").reshape(-1), mx.codes)
+        np.testing.assert_array_equal(file.read("up.weight_scale").reshape(-1), mx.scales)
+        codes, scales = file.read("up.weight_packed"), file.read("up.weight_scale")
+        error = np.linalg.norm(plain_values(codes, scales) - reference.rotate(up, 32)) / np.linalg.norm(up)
+        self.assertAlmostEqual(report[0]["error"], error, places=5)
+        self.assertEqual(formats.scheme_of(file)["rotation"], 32)
+        with self.assertRaisesRegex(ValueError, "rotation = 32, 0 is wanted"):
+            formats.scheme_of(file, rotation=0)
+        with self.assertRaisesRegex(ValueError, "no multiple of 128"):
+            formats.quantize_file(path, self.folder / "no.safetensors", rotation=128, context=context)
+        self.assertFalse((self.folder / "no.safetensors").exists())
+
+    def test_a_failed_writing_leaves_nothing(self):
+        def fail():
+            raise KeyboardInterrupt
+        with self.assertRaises(KeyboardInterrupt):
+            write_safetensors(self.folder / "x", {"a": ("U8", (1,), fail)})
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_hostile_files_are_refused_and_never_read_beyond(self):
+        good = self.write("good", {"a": np.arange(64, dtype=np.uint8), "b": np.ones(8, np.float32)})
+        whole = good.read_bytes()
+        length = int.from_bytes(whole[:8], "little")
+        bad = self.folder / "bad"
+
+        def refused(header=None, raw=None):
+            text = json.dumps(header).encode() if raw is None else raw
+            bad.write_bytes(len(text).to_bytes(8, "little") + text + b"\0" * 64)
+            with self.assertRaises(FormatError):
+                Safetensors(bad)
+
+        entry = {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}
+        refused(raw=b"{")
+        refused([1])
+        refused(raw=b"[" * 100000)
+        refused({"a": 3})
+        refused({"__metadata__": {"a": 1}})
+        refused({"a": {**entry, "dtype": "U128"}})
+        refused({"a": {**entry, "dtype": ["U8"]}})
+        refused({"a": {**entry, "shape": [-4]}})
+        refused({"a": {**entry, "shape": [True]}})
+        refused({"a": {**entry, "shape": [2**62, 4]}})
+        refused({"a": {**entry, "data_offsets": [0, 65]}})
+        refused({"a": {**entry, "data_offsets": [62, 66]}})
+        refused({"a": {**entry, "data_offsets": [0]}})
+        refused({"a": entry, "b": {**entry, "data_offsets": [2, 6]}})
+        bad.write_bytes(b"\xff" * 8 + b"{}")
+        with self.assertRaises(FormatError):
+            Safetensors(bad)
+        # Every byte of a good header changed at random: read whole, or refused.
+        generator = random.Random(1)
+        for _ in range(400):
+            changed = bytearray(whole)
+            for _ in range(generator.randint(1, 4)):
+                changed[generator.randrange(8 + length)] = generator.randrange(256)
+            bad.write_bytes(bytes(changed[:generator.choice((len(changed), len(changed) - 9))]))
+            try:
+                file = Safetensors(bad)
+                for name in file.tensors:
+                    file.read(name).sum()
+            except (FormatError, UnicodeDecodeError):
+                pass
+
+
+if __name__ == "__main__":
+    unittest.main()
