@@ -169,7 +169,7 @@ TEST_CASE("context.the miss policy background serves at once, and later plans ar
   REQUIRE(match_of(plan) == QTURN_MATCH_REFERENCE);
   const auto first = run(plan);
   auto later = prepare(context, linear(24, 32, 64));
-  for (int i = 0; i < 600 && match_of(later) == QTURN_MATCH_REFERENCE; ++i) {
+  for (int i = 0; i < 2400 && match_of(later) == QTURN_MATCH_REFERENCE; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     later = prepare(context, linear(24, 32, 64));
   }

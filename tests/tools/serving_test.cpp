@@ -141,13 +141,16 @@ TEST_CASE("a bundle starts a program without compiler, database or anything to w
   REQUIRE(home.run(small_tune()).code == 0);
   const auto explained = home.run({"explain", "--shape", "4x96x128", "--threads", "2", "--json"});
   const auto target = explained.lines().at(0).at("target").get<std::string>();
-  const auto arch = target.substr(0, target.find(':'));
+  const auto key = home.run({"db", "keygen", (home / "key").string(), "--json"}).lines().at(0);
   const auto folder = (home / "a.bundle").string();
-  const auto made =
-      home.run({"bundle", "--shape", "4x96x128", "--targets", arch, "-o", folder, "--json"});
+  const std::vector<std::string> make{"bundle",    "--shape", "4x96x128",
+                                      "--targets", target,    "-o",
+                                      folder,      "--key",   (home / "key").string(),
+                                      "--json"};
+  const auto made = home.run(make);
   REQUIRE_MESSAGE(made.code == 0, made.err);
   CHECK(made.says(target));
-  CHECK(home.run({"bundle", "--shape", "4x96x128", "--targets", arch, "-o", folder}).code == 2);
+  CHECK(home.run(make).code == 2);
   const auto good = home.run({"bundle", "check", folder, "--shape", "4x96x128", "--json"});
   CHECK_MESSAGE(good.code == 0, good.err);
   const auto lacking = home.run({"bundle", "check", folder, "--shape", "4x32x64", "--json"});
@@ -161,12 +164,11 @@ TEST_CASE("a bundle starts a program without compiler, database or anything to w
   bare.unset("QTURN_CODE_CACHE");
   const auto listing = [&] {
     std::map<std::string, std::filesystem::file_time_type> out;
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
-      // Long ago, so that a mark of use would show.
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
       out[entry.path().string()] = entry.last_write_time();
-    }
     return out;
   };
+  // So that a mark of use would show.
   const auto long_ago = std::filesystem::file_time_type::clock::now() - std::chrono::hours(48);
   for (const auto& [path, time] : listing()) std::filesystem::last_write_time(path, long_ago);
   const auto before = listing();
@@ -185,21 +187,19 @@ TEST_CASE("a bundle starts a program without compiler, database or anything to w
   CHECK(std::filesystem::is_empty(bare.path()));
 
   // Keys are asked for where they are set.
+  const std::vector<std::string> explain{"explain", "--shape", "4x96x128"};
+  bare.set("QTURN_SNAPSHOT_KEYS", key.at("public_key").get<std::string>());
+  CHECK(bare.run(explain).code == 0);
   bare.set("QTURN_SNAPSHOT_KEYS", std::string(64, 'a'));
-  const auto refused = bare.run({"explain", "--shape", "4x96x128"});
+  const auto refused = bare.run(explain);
   CHECK(refused.code == 3);
   CHECK(refused.err.find("not signed") != std::string::npos);
-  const auto key = home.run({"db", "keygen", (home / "key").string(), "--json"}).lines().at(0);
-  const auto is_signed = (home / "signed.bundle").string();
-  REQUIRE(home.run({"bundle", "--shape", "4x96x128", "--targets", target, "-o", is_signed, "--key",
-                    (home / "key").string()})
-              .code == 0);
-  bare.set("QTURN_BUNDLE", is_signed);
   bare.set("QTURN_SNAPSHOT_KEYS", key.at("public_key").get<std::string>());
-  CHECK(bare.run({"explain", "--shape", "4x96x128"}).code == 0);
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(is_signed))
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
     if (entry.path().extension() == ".so") std::ofstream(entry.path(), std::ios::app) << "x";
-  CHECK(bare.run({"explain", "--shape", "4x96x128"}).code == 3);
+  CHECK(bare.run(explain).code == 3);
+  bare.set("QTURN_BUNDLE", "a.bundle");
+  CHECK(bare.run(explain).err.find("it must begin with '/'") != std::string::npos);
 }
 
 TEST_CASE("a bundle for a GPU that is not here holds its code") {
