@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <unordered_map>
+
 #include "cache/database_state.hpp"
 #include "cache/rows.hpp"
 
@@ -276,6 +278,40 @@ Result<std::vector<Winner>> Database::winners(std::string_view target) {
       out.back().env = env->second;
     }
     return query.status();
+  });
+  if (!status.ok()) return status;
+  return out;
+}
+
+Result<StoredAnswers> Database::answers(std::string_view target) {
+  StoredAnswers out;
+  Status status = state().read([&](Connection& c) {
+    out = {};
+    const auto envs = rows::read_envs(c);
+    if (!envs.ok()) return envs.status();
+    std::unordered_map<std::int64_t, std::uint32_t> plan_at, env_at;
+    Query query(c,
+                "SELECT p.key, w.plan_id, w.env_id FROM winner w "
+                "JOIN problem p ON p.id = w.problem_id WHERE w.target = ?",
+                target);
+    while (query.next()) {
+      const auto env = envs->find(query.integer(2));
+      if (env == envs->end()) return Status(Code::damaged, "a winner's env is missing");
+      const auto [env_index, new_env] =
+          env_at.emplace(env->first, static_cast<std::uint32_t>(out.envs.size()));
+      if (new_env) out.envs.push_back(env->second);
+      const auto plan =
+          plan_at.emplace(query.integer(1), static_cast<std::uint32_t>(plan_at.size())).first;
+      out.rows.push_back({query.text(0), plan->second, env_index->second});
+    }
+    if (!query.status().ok()) return query.status();
+    out.plans.resize(plan_at.size());
+    for (const auto& [id, at] : plan_at) {
+      Query text(c, "SELECT text FROM plan WHERE id = ?", id);
+      if (text.next()) out.plans[at] = text.text(0);
+      if (!text.status().ok()) return text.status();
+    }
+    return Status();
   });
   if (!status.ok()) return status;
   return out;

@@ -33,6 +33,22 @@ Status sync_folder(const std::string& folder) {
   return {};
 }
 
+// Room for the pages that a merge visits in no order: the indexes of millions of trials.
+class LargeCache {
+ public:
+  explicit LargeCache(Connection& connection) : connection_(connection) { set(-256 * 1024); }
+  ~LargeCache() { set(-2000); }  // SQLite's own
+  LargeCache(const LargeCache&) = delete;
+  LargeCache& operator=(const LargeCache&) = delete;
+
+ private:
+  void set(int kibibytes) {
+    (void)connection_.execute(fmt::format("PRAGMA main.cache_size={}", kibibytes));
+  }
+
+  Connection& connection_;
+};
+
 struct Counts {
   std::int64_t trials = 0, tombstones = 0, quarantined = 0;
 };
@@ -82,6 +98,7 @@ Result<MergeReport> Database::merge(const std::string& from) {
   if (status.ok()) status = attach_copy(s.connection, source.connection);
   if (!status.ok()) return status;
   MergeReport report;
+  const LargeCache cache(s.connection);
   status = s.run(
       [&](Connection& c) {
         Counts before, after, given;

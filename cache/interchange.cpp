@@ -324,9 +324,7 @@ Result<Rows> parse(std::string_view given) {
   return out;
 }
 
-}  // namespace
-
-Result<std::string> to_json(Database& database, TrialRows wanted) {
+Result<std::string> whole_text(Database& database, TrialRows wanted) {
   const auto targets = database.targets();
   if (!targets.ok()) return targets.status();
   std::map<std::string, std::string> envs;
@@ -362,6 +360,18 @@ Result<std::string> to_json(Database& database, TrialRows wanted) {
          section("quarantine", std::move(quarantine)) +
          section("tombstones", std::move(tombstones)) + section("trials", std::move(trials)) +
          "\n}\n";
+}
+
+}  // namespace
+
+Result<std::string> to_json(Database& database, TrialRows wanted) {
+  try {
+    return whole_text(database, wanted);
+  } catch (const Json::exception&) {
+    return Status(Code::damaged,
+                  "a row holds text that is not UTF-8, which JSON cannot hold; `qturn db check` "
+                  "looks for damage");
+  }
 }
 
 Result<ImportReport> import_json(Database& database, std::string_view given, Winners policy) {

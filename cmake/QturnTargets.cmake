@@ -3,7 +3,8 @@
 function(qturn_warnings target)
   # -Wrestrict: false alarms inside std::string of GCC 12 at -O3 (GCC bug 105651).
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wconversion
-                                           -Wno-sign-conversion -Wno-restrict)
+                                           -Wno-sign-conversion
+                                           $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
   if(QTURN_WERROR)
     target_compile_options(${target} PRIVATE -Werror)
   endif()

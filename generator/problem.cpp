@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <charconv>
+#include <iterator>
 #include <vector>
 
 #include "generator/grouping.hpp"
@@ -45,15 +46,30 @@ bool parse(std::string_view text, std::int32_t& out) {
   return true;
 }
 
-Status set_field(Problem& problem, std::string_view name, std::string_view text) {
-#define X(type, field, value)                                                    \
-  if (name == #field) {                                                          \
-    if (parse(text, problem.field)) return {};                                   \
-    return Status(Code::invalid_problem,                                         \
-                  fmt::format("problem field '{}' cannot be '{}'", name, text)); \
-  }
-  QTURN_PROBLEM_FIELDS(X)
+struct Field {
+  std::string_view name;
+  bool (*read)(std::string_view text, Problem& problem);
+};
+constexpr Field kFields[] = {
+#define X(type, field, value) \
+  {#field, [](std::string_view text, Problem& problem) { return parse(text, problem.field); }},
+    QTURN_PROBLEM_FIELDS(X)
 #undef X
+};
+
+// `next`: where the search begins, since keys name fields in the order of the list. It is moved
+// behind the field.
+Status set_field(Problem& problem, std::string_view name, std::string_view text,
+                 std::size_t& next) {
+  constexpr std::size_t count = std::size(kFields);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t at = next + i < count ? next + i : next + i - count;
+    if (kFields[at].name != name) continue;
+    next = at + 1 < count ? at + 1 : 0;
+    if (kFields[at].read(text, problem)) return {};
+    return Status(Code::invalid_problem,
+                  fmt::format("problem field '{}' cannot be '{}'", name, text));
+  }
   return Status(Code::invalid_problem, fmt::format("no problem field is called '{}'", name));
 }
 
@@ -106,6 +122,7 @@ std::string Problem::key() const {
 
 Result<Problem> parse_problem(std::string_view key) {
   Problem problem;
+  std::size_t next = 0;
   while (!key.empty()) {
     const auto space = key.find(' ');
     const auto word = key.substr(0, space);
@@ -114,7 +131,7 @@ Result<Problem> parse_problem(std::string_view key) {
     const auto equals = word.find('=');
     if (equals == std::string_view::npos)
       return bad(fmt::format("'{}' is not of the form field=value", word));
-    if (auto status = set_field(problem, word.substr(0, equals), word.substr(equals + 1));
+    if (auto status = set_field(problem, word.substr(0, equals), word.substr(equals + 1), next);
         !status.ok())
       return status;
   }

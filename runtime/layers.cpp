@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <fstream>
+#include <optional>
 #include <sstream>
 
 #include "cache/publication.hpp"
@@ -14,16 +15,22 @@ namespace {
 // were written by another one, and are left to it.
 Status append_winners(Database& database, const Env& here, Layer layer, std::int32_t order,
                       const std::string& place, LoadedLayers& out) {
-  auto winners = database.winners(here.target);
-  if (!winners.ok()) return winners.status();
-  for (const auto& winner : *winners) {
-    if (!winner.env) continue;
-    const Validity validity = compare(*winner.env, here);
-    if (validity == Validity::foreign) continue;
-    auto problem = parse_problem(winner.problem);
-    auto plan = parse_plan(winner.plan);
-    if (!problem.ok() || !plan.ok()) continue;
-    out.answers.push_back({std::move(*problem), std::move(*plan), validity, layer, order, place});
+  auto stored = database.answers(here.target);
+  if (!stored.ok()) return stored.status();
+  std::vector<Validity> validities;
+  for (const auto& env : stored->envs) validities.push_back(compare(*env, here));
+  std::vector<std::optional<SharedPlan>> plans;  // of many rows each: read once
+  for (const auto& text : stored->plans) {
+    auto plan = parse_plan(text);
+    plans.push_back(plan.ok() ? std::optional<SharedPlan>(std::move(*plan)) : std::nullopt);
+  }
+  out.answers.reserve(out.answers.size() + stored->rows.size());
+  for (const auto& row : stored->rows) {
+    const Validity validity = validities[row.env];
+    if (validity == Validity::foreign || !plans[row.plan]) continue;
+    auto problem = parse_problem(row.problem);
+    if (!problem.ok()) continue;
+    out.answers.push_back({std::move(*problem), *plans[row.plan], validity, layer, order, place});
   }
   return {};
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <compare>
+#include <span>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -120,35 +121,58 @@ std::uint64_t FamilyKey::hash() const {
   return sum ^ sum >> 29;
 }
 
-LookupTable::LookupTable(std::vector<Answer> answers) {
-  // Families side by side; what is still equal by plan, so that the order in which layers list
-  // their rows decides nothing.
-  std::vector<std::pair<FamilyKey, std::string>> keys;
-  std::vector<std::uint32_t> order;
-  for (const auto& answer : answers) {
-    order.push_back(static_cast<std::uint32_t>(keys.size()));
-    keys.emplace_back(FamilyKey(answer.problem), answer.plan.text());
+// Orders answers of one family by all that ranking looks at, and what is equal there by plan. Texts
+// of plans are made only where they decide.
+static void put_in_order(const std::vector<Answer>& answers, std::span<std::uint32_t> order) {
+  const auto rank = [&](std::uint32_t i) {
+    const Answer& a = answers[i];
+    const Extent& tokens = tokens_of(a.problem);
+    return std::tuple(tokens.lo, tokens.hi, a.validity, a.layer, a.order);
+  };
+  std::sort(order.begin(), order.end(),
+            [&](std::uint32_t a, std::uint32_t b) { return rank(a) < rank(b); });
+  for (auto from = order.begin(); from != order.end();) {
+    const auto to =
+        std::find_if(from, order.end(), [&](std::uint32_t i) { return rank(i) != rank(*from); });
+    if (to - from > 1)
+      std::sort(from, to, [&](std::uint32_t a, std::uint32_t b) {
+        return answers[a].plan.text() < answers[b].plan.text();
+      });
+    from = to;
   }
-  std::stable_sort(order.begin(), order.end(), [&keys](std::uint32_t a, std::uint32_t b) {
-    return std::tie(keys[a].first.words, keys[a].second) <
-           std::tie(keys[b].first.words, keys[b].second);
-  });
-  answers_.reserve(answers.size());
+}
+
+LookupTable::LookupTable(std::vector<Answer> answers) {
+  const auto size = answers.size();
+  slots_.resize(std::bit_ceil(size * 2 + 1));
+  const auto mask = slots_.size() - 1;
+  // Counted first: how many answers each family has.
+  std::vector<std::uint32_t> slot_at(size);
+  for (std::size_t i = 0; i < size; ++i) {
+    const FamilyKey key(answers[i].problem);
+    auto at = key.hash() & mask;
+    while (slots_[at].count != 0 && !(slots_[at].key == key)) at = (at + 1) & mask;
+    slots_[at].key = key;
+    ++slots_[at].count;
+    slot_at[i] = static_cast<std::uint32_t>(at);
+  }
+  std::uint32_t next = 0;
+  for (auto& slot : slots_) slot.first = std::exchange(next, next + slot.count);
+  // Then families side by side, each in an order of its own, so that the order in which layers list
+  // their rows decides nothing.
+  std::vector<std::uint32_t> order(size), filled(slots_.size());
+  for (std::uint32_t i = 0; i < size; ++i) {
+    const auto at = slot_at[i];
+    order[slots_[at].first + filled[at]++] = i;
+  }
+  for (const auto& slot : slots_)
+    if (slot.count > 1) put_in_order(answers, std::span(order).subspan(slot.first, slot.count));
+  answers_.reserve(size);
+  briefs_.reserve(size);
   for (const auto index : order) {
     Answer& answer = answers[index];
     briefs_.push_back({tokens_of(answer.problem), answer.validity, answer.layer, answer.order});
     answers_.push_back(std::move(answer));
-  }
-  slots_.resize(std::bit_ceil(answers_.size() * 2 + 1));
-  const auto mask = slots_.size() - 1;
-  for (std::uint32_t i = 0; i < answers_.size();) {
-    const FamilyKey& key = keys[order[i]].first;
-    std::uint32_t end = i + 1;
-    while (end < answers_.size() && keys[order[end]].first == key) ++end;
-    auto at = key.hash() & mask;
-    while (slots_[at].count != 0) at = (at + 1) & mask;
-    slots_[at] = {key, i, end - i};
-    i = end;
   }
 }
 

@@ -4,9 +4,11 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cache/env.hpp"
@@ -29,9 +31,23 @@ std::string_view match_name(Match match);
 /// Where an answer was stored, strongest first.
 enum class Layer { pin, database, snapshot };
 
+/// A plan that many answers hold; read as the plan itself.
+class SharedPlan {
+ public:
+  SharedPlan() : SharedPlan(Plan{}) {}
+  SharedPlan(Plan plan) : plan_(std::make_shared<const Plan>(std::move(plan))) {}
+
+  operator const Plan&() const { return *plan_; }
+  const Plan* operator->() const { return plan_.get(); }
+  std::string text() const { return plan_->text(); }
+
+ private:
+  std::shared_ptr<const Plan> plan_;
+};
+
 struct Answer {
   Problem problem;  ///< what it was decided for
-  Plan plan;
+  SharedPlan plan;
   Validity validity = Validity::valid;
   Layer layer = Layer::database;
   std::int32_t order = 0;  ///< among snapshots

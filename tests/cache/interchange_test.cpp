@@ -147,3 +147,11 @@ TEST_CASE("database.recover saves what can be read of a damaged file, and leaves
   for (const auto& name : names_in(folder.path)) CHECK_MESSAGE(!name.starts_with("d.db"), name);
   CHECK(!std::filesystem::exists(folder / "d.db"));
 }
+
+TEST_CASE("interchange.text that is not UTF-8 is refused, not thrown") {
+  auto db = Database::open("");
+  Winner winner = test::winner();
+  winner.certificate = "max_error=\xFF";
+  REQUIRE(db->set_winner(winner).ok());
+  CHECK(to_json(*db).status().code() == Code::damaged);
+}

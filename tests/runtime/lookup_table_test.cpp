@@ -34,7 +34,7 @@ Answer answer(const Problem& problem, std::int64_t tile, Validity validity = Val
 }
 
 std::int64_t tile_of(const Found& found) {
-  return found.answer ? found.answer->plan.steps[0].variant.value("tile") : -1;
+  return found.answer ? found.answer->plan->steps[0].variant.value("tile") : -1;
 }
 
 void bump(Extent& extent) { extent.hi += 7; }

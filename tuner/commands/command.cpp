@@ -271,7 +271,9 @@ void Table::print(bool json) const {
       nlohmann::ordered_json object;
       for (std::size_t i = 0; i < columns_.size() && i < row.size(); ++i)
         object[columns_[i]] = json_value(row[i]);
-      std::printf("%s\n", object.dump().c_str());
+      // Names from a damaged database may be no UTF-8.
+      constexpr auto replace = nlohmann::ordered_json::error_handler_t::replace;
+      std::printf("%s\n", object.dump(-1, ' ', false, replace).c_str());
     }
     return;
   }
