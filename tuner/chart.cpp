@@ -178,7 +178,7 @@ std::string tuning_chart(const TuningCurve& curve) {
     high = std::max(high, point.speedup);
   }
   // Slow plans would squeeze what matters into the top.
-  low = std::max(low, 0.25);
+  low = std::max(low, 0.6);
   const double margin = 0.06 * (high - low) + 0.01;
   const Axis x{0, static_cast<double>(std::max<std::int64_t>(1, curve.tried)), left, right};
   const Axis y{std::max(0.0, low - margin), high + margin, bottom, top};
@@ -256,7 +256,7 @@ std::string heat_chart(const HeatMap& map) {
 }
 
 std::string roofline_chart(const RooflineChart& chart) {
-  constexpr double width = 620, height = 280, left = 64, right = width - 12, top = 12,
+  constexpr double width = 620, height = 280, left = 64, right = width - 24, top = 12,
                    bottom = height - 38;
   double least_x = 1e300, most_x = 0, least_y = 1e300, most_y = chart.peak_operations;
   for (const auto& point : chart.points) {
@@ -285,7 +285,7 @@ std::string roofline_chart(const RooflineChart& chart) {
   for (double decade = x.from; decade <= x.to; ++decade) {
     picture.line(x.at(decade), top, x.at(decade), bottom, "grid");
     picture.text(x.at(decade), bottom + 16, "middle",
-                 fmt::format("{:.4g}", std::pow(10.0, decade)));
+                 fmt::format("{:.6g}", std::pow(10.0, decade)));
   }
   picture.text((left + right) / 2, height - 5, "middle",
                "operations a byte (vertical: operations a second)");

@@ -87,6 +87,7 @@ void ProblemTuner::give_up(const Plan& plan, TrialKind kind, TrialStatus status,
                            const Status& reason, const Compiled& compiled) {
   recorder_.add_failure(plan, kind, status, reason, compiled);
   history_.push_back({plan, status, 0, compiled.registers, compiled.spills, compiled.shared_bytes});
+  ++out_.failures[std::string(trial_status_name(status))];
   if (out_.failed++ == 0)
     out_.first_failure = fmt::format("{} ({}): {}", plan.main_step().variant.text(),
                                      trial_status_name(status), reason.message());

@@ -17,7 +17,7 @@
 namespace quarterturn {
 namespace {
 
-constexpr std::size_t kMostMisses = 20, kMostReasons = 8, kMostHeatSide = 16;
+constexpr std::size_t kMostMisses = 20, kMostReasons = 8, kMostHeatSide = 16, kMostHeatMaps = 3;
 constexpr double kDay = 86400e9;
 
 class Page {
@@ -356,11 +356,19 @@ void add_problem(Page& page, const ReportProblem& problem, const ReportOptions& 
   page.add("<div class=\"figures\">");
   if (!curve.points.empty())
     page.add(
-        "<figure>{}<figcaption>each plan as first timed, and the best so far; band: the "
+        "<figure>{}<figcaption>each plan as timed (at the bottom: that slow or slower), and the "
+        "best so far; band: the "
         "answer's interval after confirmation{}</figcaption></figure>",
         tuning_chart(curve), curve.failures.empty() ? "" : "; on the axis: failures");
-  for (const auto& [family, plans] : timed_by_family(problem))
-    if (plans.size() >= 4) add_heat(page, family, plans, options);
+  const auto families = timed_by_family(problem);
+  std::vector<decltype(families)::const_pointer> largest;
+  for (const auto& family : families)
+    if (family.second.size() >= 4) largest.push_back(&family);
+  std::stable_sort(largest.begin(), largest.end(), [](const auto* a, const auto* b) {
+    return a->second.size() > b->second.size();
+  });
+  if (largest.size() > kMostHeatMaps) largest.resize(kMostHeatMaps);
+  for (const auto* family : largest) add_heat(page, family->first, family->second, options);
   page.add("</div>");
   add_failures(page, problem);
   page.add("</details>");

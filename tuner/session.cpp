@@ -132,6 +132,13 @@ std::string_view phase_name(Progress::Phase phase) {
   return names[static_cast<std::size_t>(phase)];
 }
 
+std::string failures_text(const Tuned& tuned) {
+  std::string out;
+  for (const auto& [how, count] : tuned.failures)
+    out += fmt::format("{}{} {}", out.empty() ? "" : ", ", count, how);
+  return out;
+}
+
 std::string_view answer_name(Tuned::Answer answer) {
   constexpr std::string_view names[] = {"cached", "tuned", "default", "unfinished", "failed"};
   return names[static_cast<std::size_t>(answer)];
@@ -227,6 +234,7 @@ std::vector<Tuned> Session::run(const std::vector<Item>& items,
       progress.phase = phase;
       progress.tried = tuned.tried;
       progress.failed = tuned.failed;
+      progress.failures = failures_text(tuned);
       progress.left = static_cast<std::int64_t>(remaining);
       progress.best = tuned.speedup;
       progress.elapsed = clock.now() - begun;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -46,6 +47,7 @@ struct Progress {
   std::size_t problem = 0, problems = 0;         ///< the how-manieth of how many
   std::string name;                              ///< short_name of the problem
   std::int64_t tried = 0, failed = 0, left = 0;  ///< candidates
+  std::string failures;                          ///< how they failed: "2 compile_failed, 1 wrong"
   double best = 1;                               ///< best speed-up seen so far
   double elapsed = 0, remaining = 0;  ///< seconds of the session; remaining is an estimate
 };
@@ -78,9 +80,12 @@ struct Tuned {
   std::int64_t tried = 0, failed = 0, compiled = 0;
   double seconds = 0;  ///< spent on it now
   Phases phases;
-  std::string first_failure;  ///< a plan that failed, and why
+  std::map<std::string, std::int64_t> failures;  ///< by trial_status_name
+  std::string first_failure;                     ///< a plan that failed, and why
   std::string reason;
 };
+/// "2 compile_failed, 1 wrong"; empty when nothing failed.
+std::string failures_text(const Tuned& tuned);
 std::string_view answer_name(Tuned::Answer answer);
 
 /// What a session would do.

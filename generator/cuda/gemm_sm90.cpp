@@ -136,7 +136,8 @@ class GemmSm90 final : public Family {
     Launch out;
     const auto cluster = v.value("cluster");
     const bool split = p.epilogue == Epilogue::swiglu_split;  // B's tile comes in two slabs
-    const auto clusters = std::min<std::int64_t>(most_tiles(p, v, args), units / cluster);
+    const auto room = std::max<std::int64_t>(1, units / cluster);
+    const auto clusters = std::min<std::int64_t>(most_tiles(p, v, args), room);
     out.grid = {static_cast<std::uint32_t>(clusters * cluster), 1, 1};
     out.block = {384, 1, 1};
     out.cluster = {static_cast<std::uint32_t>(cluster), 1, 1};

@@ -177,3 +177,35 @@ TEST_CASE("code_store: killed at any moment, no torn entry is ever seen") {
   auto store = CodeStore::open(folder / "code");
   CHECK(store->usage().entries == complete);
 }
+
+TEST_CASE("code_store: a build folder that cannot be removed costs nothing, and goes later") {
+  test::Folder folder;
+  const auto result = test::Child([&]() -> std::string {
+                        if (unshare(CLONE_NEWNS) != 0 ||
+                            mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
+                          return "SKIPPED: mounting is not permitted here";
+                        auto store = CodeStore::open(folder / "code");
+                        CHILD_OK(store);
+                        // Something is mounted in it: removing answers EBUSY, as on NFS.
+                        const auto entry = store->get_or_build(
+                            key(1), [&](const std::string& output) -> Result<CodeInfo> {
+                              const auto busy = output + ".busy";
+                              std::filesystem::create_directory(busy);
+                              if (mount("busy", busy.c_str(), "tmpfs", 0, "size=64k") != 0)
+                                return Status(Code::internal, "cannot mount");
+                              test::write_file(output, "code");
+                              return CodeInfo{};
+                            });
+                        CHILD_OK(entry);
+                        CHILD_CHECK(*CodeStore::read_code(*entry) == "code");
+                        CHILD_CHECK(store->take_notes().empty());
+                        return {};
+                      }).wait();
+  if (test::skipped(result)) return;
+  CHECK(result == "");
+  // The mount ended with the child; what was left is a folder like any other.
+  auto store = CodeStore::open(folder / "code");
+  const auto found = store->find(key(1));
+  REQUIRE(found.has_value());
+  CHECK(*CodeStore::read_code(*found) == "code");
+}

@@ -228,3 +228,48 @@ TEST_CASE("failing writes at every operation lose no stored row and no consisten
     CHECK(operations > 20);
   }
 }
+
+TEST_CASE("a read that fails costs the call, never the database") {
+  // A disk or network that answers EIO once is no damaged file: nothing may be moved aside.
+  test::Folder folder;
+  const auto path = folder / "x.db";
+  {
+    auto db = Database::open(path);
+    for (int i = 0; i < 20; ++i) REQUIRE(db->add_trial(test::trial(i)).ok());
+    REQUIRE(db->set_winner(test::winner()).ok());
+  }
+  const auto work = [&](long first, long last) {
+    return test::Child([&]() -> std::string {
+      test::install_faults();
+      test::faults().first_bad_read = first;
+      test::faults().last_bad_read = last;
+      {
+        auto db = Database::open(path);
+        CHILD_OK(db);
+        (void)db->winners(test::env()->target);
+        (void)db->add_trial(test::trial(100));
+        (void)db->recent_trials(test::env()->target, 100);
+      }
+      return std::to_string(test::faults().reads);
+    });
+  };
+  const long reads = std::stol(work(0, 0).wait());
+  REQUIRE(reads > 10);
+  std::int64_t stored = 0;
+  for (long at = 1; at <= reads; ++at)
+    for (const long last : {at, 1L << 40}) {  // once, and from then on
+      const auto result = work(at, last).wait();
+      CHECK_MESSAGE(result.find_first_not_of("0123456789") == std::string::npos, result);
+      auto db = Database::open(path);
+      REQUIRE_MESSAGE(db.ok(), db.status().message());
+      CHECK(db->take_notes().empty());
+      CHECK(db->mode() == DatabaseInfo::Mode::read_write);
+      const auto trials = db->info()->trials;
+      CHECK(trials >= std::max<std::int64_t>(20, stored));
+      stored = trials;
+      CHECK(db->info()->winners == 1);
+      CHECK(db->check()->empty());
+    }
+  for (const auto& name : test::names_in(folder.path))
+    CHECK_MESSAGE(name.find("damaged") == std::string::npos, name);
+}

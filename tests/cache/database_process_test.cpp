@@ -47,6 +47,56 @@ TEST_CASE("processes: 16 at once in an empty folder make one schema and lose no 
   CHECK(test::names_in(folder / "new").size() <= 4);  // file, lock, log and its index
 }
 
+TEST_CASE("processes: 64 that store trials one by one lose none") {
+  test::Folder folder;
+  const auto path = folder / "x.db";
+  const auto results = test::together(64, [&](int i) -> std::string {
+    auto db = Database::open(path);
+    CHILD_OK(db);
+    CHILD_CHECK(db->mode() == DatabaseInfo::Mode::read_write);
+    for (int j = 0; j < 6; ++j) CHILD_OK(db->add_trial(numbered(100 * i + j)));
+    return {};
+  });
+  for (const auto& result : results) CHECK(result == "");
+  auto db = Database::open(path);
+  std::set<Uuid> found;
+  for (const auto& trial : test::live_trials(*db)) found.insert(trial.uuid);
+  CHECK(found.size() == 64 * 6);
+  CHECK(db->check()->empty());
+}
+
+TEST_CASE("processes: nodes that have a /tmp of their own exclude each other all the same") {
+  // Locks in a temporary folder would guard nothing here: 2 nodes of 8 writers.
+  test::Folder folder(test::Place::memory);
+  if (folder.path.starts_with("/tmp/")) {
+    std::puts("SKIPPED: there is no place beside /tmp");
+    return;
+  }
+  const auto path = folder / "x.db";
+  const auto results = test::together(2, [&](int node) -> std::string {
+    return test::with_small_disk("/tmp", "1m", [&]() -> std::string {
+      setenv("TMPDIR", node == 0 ? "/tmp" : "/tmp/other", 1);
+      for (const auto& result : test::together(8, [&](int i) -> std::string {
+             auto db = Database::open(path);
+             CHILD_OK(db);
+             CHILD_CHECK(db->mode() == DatabaseInfo::Mode::read_write);
+             for (int j = 0; j < 10; ++j)
+               CHILD_OK(db->add_trial(numbered(1000 * node + 100 * i + j)));
+             return {};
+           }))
+        if (!result.empty()) return result;
+      return test::names_in("/tmp").empty() ? "" : "something was left in /tmp";
+    });
+  });
+  for (const auto& result : results) {
+    if (test::skipped(result)) return;
+    CHECK(result == "");
+  }
+  auto db = Database::open(path);
+  CHECK(db->info()->trials == 2 * 8 * 10);
+  CHECK(db->check()->empty());
+}
+
 TEST_CASE("processes: a wait for another writer is bounded") {
   test::Folder folder;
   DatabaseOptions options;

@@ -4,6 +4,8 @@
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
+#include <locale>
+#include <set>
 #include <thread>
 
 #include "tests/cache/support.hpp"
@@ -359,4 +361,93 @@ TEST_CASE("database.open survives a change of the working folder") {
           CHILD_CHECK(std::filesystem::exists(folder / "x.db"));
           return {};
         }).wait() == "");
+}
+
+TEST_CASE("database.versions that nobody knew are replaced by the next decision, known ones kept") {
+  auto db = Database::open("");
+  const auto unknown = test::env("cpu units=2", "unknown");
+  Winner winner = test::winner();
+  winner.env = unknown;
+  Trial trial = test::trial();
+  trial.env = unknown;
+  REQUIRE(db->set_winner(winner).ok());
+  REQUIRE(db->add_trial(trial).ok());
+  // Usable, and never the last word.
+  CHECK(compare(*db->winners(unknown->target)->at(0).env, *test::env()) == Validity::stale);
+  CHECK(compare(*db->winners(unknown->target)->at(0).env, *unknown) == Validity::stale);
+  winner.env = test::env();
+  REQUIRE(db->set_winner(winner).ok());
+  REQUIRE(db->winners(unknown->target)->size() == 1);
+  CHECK(db->winners(unknown->target)->at(0).env->compiler == "gcc-12");
+  // What was measured under another compiler stays as it was measured.
+  trial.env = test::env("cpu units=2", "gcc-13");
+  trial.uuid = {};
+  REQUIRE(db->add_trial(trial).ok());
+  std::set<std::string> compilers;
+  for (const auto& one : test::live_trials(*db)) compilers.insert(one.env->compiler);
+  CHECK(compilers == std::set<std::string>{"unknown", "gcc-13"});
+}
+
+TEST_CASE("database.a clock that is set back loses and reorders nothing that matters") {
+  auto db = Database::open("");
+  for (int i = 0; i < 5; ++i) {
+    Trial trial = test::trial(7 * i);  // of one problem
+    trial.started = 1'700'000'000'000'000'000 - i * 3'600'000'000'000;
+    REQUIRE(db->add_trial(trial).ok());
+  }
+  CHECK(db->trials(test::problem(), test::env()->target, test::env()->performance_class)->size() ==
+        5);
+  // The latest by arrival, not by a clock that lies.
+  CHECK(db->recent_trials(test::env()->target, 1)->at(0).median_ns == 1028);
+  Winner winner = test::winner();
+  winner.decided = 1000;
+  REQUIRE(db->set_winner(winner).ok());
+  winner.plan = test::plan(3);
+  winner.decided = 500;
+  REQUIRE(db->set_winner(winner).ok());
+  CHECK(db->winners(winner.env->target)->at(0).plan == test::plan(3));
+  Quarantine entry;
+  entry.subject = test::plan(), entry.target = "t", entry.compiler = "c";
+  entry.last = 1000;
+  REQUIRE(db->add_quarantine(entry).ok());
+  entry.last = 400;
+  REQUIRE(db->add_quarantine(entry).ok());
+  CHECK(db->quarantine()->at(0).first == 400);
+  CHECK(db->quarantine()->at(0).last == 1000);
+  CHECK(db->quarantine()->at(0).count == 2);
+}
+
+TEST_CASE("database.what one locale writes another finds") {
+  // A comma for the decimal point and groups of digits, as the host program may have set them.
+  struct Commas : std::numpunct<char> {
+    char do_decimal_point() const override { return ','; }
+    char do_thousands_sep() const override { return '.'; }
+    std::string do_grouping() const override { return "\3"; }
+  };
+  test::Folder folder;
+  const auto path = folder / "x.db";
+  test::Child child([&]() -> std::string {
+    std::locale::global(std::locale(std::locale::classic(), new Commas));
+    auto db = Database::open(path);
+    CHILD_OK(db);
+    auto trial = test::trial();
+    trial.problem = test::problem(1234567);
+    trial.plan = test::plan(4096);
+    trial.noise = -0.0;
+    trial.ratio = 1234.5;
+    CHILD_OK(db->add_trial(trial));
+    Winner winner = test::winner();
+    winner.problem = trial.problem;
+    CHILD_OK(db->set_winner(winner));
+    return {};
+  });
+  CHECK(child.wait() == "");
+  auto db = Database::open(path);
+  const Env where = *test::env();
+  const auto found = db->trials(test::problem(1234567), where.target, where.performance_class);
+  REQUIRE(found->size() == 1);
+  CHECK(found->at(0).plan == test::plan(4096));
+  CHECK(found->at(0).ratio == 1234.5);
+  CHECK(*db->winner_of(test::problem(1234567), where.target, where.performance_class));
+  CHECK(db->check()->empty());  // checksums, too
 }

@@ -19,6 +19,9 @@ struct Faults {
   long at = 0;
   long count = 0;                 ///< operations that change files, so far
   std::function<void()> before;   ///< called once, before the next operation
+  long reads = 0;                 ///< so far
+  long first_bad_read = 0;        ///< fails with EIO, counted from 1; 0: none does
+  long last_bad_read = 0;         ///< and all from the first to this one
   bool no_shared_memory = false;  ///< as on file systems without coherent shared maps
   bool no_locks = false;          ///< as on file systems without byte-range locks
 };
@@ -52,6 +55,14 @@ inline int write(sqlite3_file* f, const void* data, int n, sqlite3_int64 at) {
   if (const int code = trouble(); code != SQLITE_OK) return code;
   return original(f)->xWrite(f, data, n, at);
 }
+inline int read(sqlite3_file* f, void* data, int n, sqlite3_int64 at) {
+  Faults& faulty = faults();
+  ++faulty.reads;
+  if (faulty.first_bad_read > 0 && faulty.reads >= faulty.first_bad_read &&
+      faulty.reads <= faulty.last_bad_read)
+    return SQLITE_IOERR_READ;
+  return original(f)->xRead(f, data, n, at);
+}
 inline int truncate(sqlite3_file* f, sqlite3_int64 size) {
   if (const int code = trouble(); code != SQLITE_OK) return code;
   return original(f)->xTruncate(f, size);
@@ -83,6 +94,7 @@ inline int open(sqlite3_vfs*, const char* name, sqlite3_file* file, int flags, i
   auto [slot, fresh] = tables.emplace(file->pMethods, *file->pMethods);
   if (fresh) {
     auto& table = slot->second;
+    table.xRead = read;
     table.xWrite = write;
     table.xTruncate = truncate;
     table.xSync = sync;

@@ -145,6 +145,34 @@ TEST_CASE("a step's problem is an ordinary problem of its own") {
   CHECK(a.k == p.m);
 }
 
+TEST_CASE("launch.grids fit devices of any number of units") {
+  // From a slice of one unit to a whole device; a grid of none would be an error of the driver.
+  const auto sm90 = *parse_target("sm_90a");
+  std::size_t persistent = 0;
+  for (const auto role : {Role::fprop, Role::dgrad, Role::wgrad}) {
+    auto p = linear(role);
+    p.spread = Spread::narrow;
+    (role == Role::wgrad ? p.k : p.m) = {1, 8192};
+    for (const auto& plan : plans(p, sm90, 300))
+      for (const auto& step : plan.steps) {
+        const auto part = step_problem(p, sm90, plan, step.kind);
+        qt_args args{};
+        args.m = part.m.hi, args.n = part.n.hi, args.k = part.k.hi, args.batch = 1;
+        const Family& family = *find_family(step.variant.family);
+        const auto most = family.launch(part, step.variant, args, 1 << 20).grid[0];
+        for (const std::int64_t units : {1, 36, 46, 132}) {
+          const auto launch = family.launch(part, step.variant, args, units);
+          CHECK_MESSAGE((launch.grid[0] >= 1 && launch.grid[1] >= 1 && launch.grid[2] >= 1),
+                        step.variant.text() << " on " << units);
+          CHECK(launch.grid[0] % launch.cluster[0] == 0);
+          CHECK(launch.grid[0] <= most);
+          persistent += launch.grid[0] < most;
+        }
+      }
+  }
+  CHECK(persistent > 100);
+}
+
 TEST_CASE("no plan mixes vendors") {
   for (const auto& plan : plans(linear(Role::fprop), v4(), 50))
     for (const auto& step : plan.steps)

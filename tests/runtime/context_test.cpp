@@ -146,6 +146,27 @@ TEST_CASE("context.a stored winner is served as what it is: exact, bucket, stale
   CHECK((*foreign->prepare(problem()))->match() == Match::heuristic);
 }
 
+TEST_CASE("context.the environment does not depend on what was asked") {
+  Setup one, other;
+  const auto products = one.make(), copies = other.make();
+  Problem quantize;
+  quantize.op = Op::quantize;
+  quantize.m = {1, 16};
+  quantize.k = Extent::exactly(4096);
+  quantize.a_type = DType::bf16;
+  quantize.d_type = DType::mxfp4;
+  CHECK(products->prepare(problem()).ok());
+  CHECK(copies->prepare(quantize).ok());
+  CHECK(products->env() == copies->env());
+  CHECK(products->env().hash() == copies->env().hash());
+  // Nor does either take the other's answers away.
+  store_winner(*products, problem(), plan_number(problem(), 1));
+  store_winner(*products, quantize, plan_number(quantize, 0));
+  REQUIRE(products->reload().ok());
+  CHECK((*products->prepare(problem()))->match() == Match::exact);
+  CHECK((*products->prepare(quantize))->match() == Match::exact);
+}
+
 TEST_CASE("context.reload changes later prepares only") {
   Setup setup;
   const auto context = setup.make();

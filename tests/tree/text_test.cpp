@@ -40,3 +40,12 @@ TEST_CASE("the library never writes to the standard streams") {
         CHECK_MESSAGE(line.find(word) == std::string::npos, file.path << ": " << line);
   }
 }
+
+TEST_CASE("which devices are visible is the driver's business: no code reads those variables") {
+  // They hold ordinals, UUIDs, prefixes of UUIDs, MIG names and words that stand for nothing.
+  for (const auto& file : source_files({"generator", "cache", "runtime", "tuner", "python"}))
+    for (const auto& line : file.lines)
+      if (line.find("getenv(") != std::string::npos || line.find("environ") != std::string::npos)
+        for (const auto* word : {"VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"})
+          CHECK_MESSAGE(line.find(word) == std::string::npos, file.path << ": " << line);
+}

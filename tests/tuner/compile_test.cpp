@@ -41,6 +41,13 @@ TEST_CASE("ranges of tokens that need the same code share it") {
   Source other = one;
   other.text = one.text + "const char* a = \"x // 2\";\n";
   CHECK(*source_digest(changed, target) != *source_digest(other, target));
+  // So does a flag, and a target of another feature, however equal the text is.
+  changed = one;
+  changed.flags.push_back("-ffast");
+  CHECK(*source_digest(changed, target) != *source_digest(one, target));
+  CHECK(*source_digest(one, *parse_target("x86-64-v4:avx512_vnni")) != *source_digest(one, target));
+  CHECK(*source_digest(one, *parse_target("sm_90a")) !=
+        *source_digest(one, *parse_target("sm_90")));
 }
 
 TEST_CASE(

@@ -89,6 +89,36 @@ TEST_CASE("redecide.the order of merges does not matter") {
   }
 }
 
+TEST_CASE("redecide.ranks that tune at once on noisy clocks end with one answer") {
+  Folder folder;
+  const auto path = folder / "x.db";
+  const auto results = together(8, [&](int rank) -> std::string {
+    auto db = Database::open(path);
+    CHILD_OK(db);
+    std::mt19937 random(static_cast<unsigned>(rank));
+    std::normal_distribution<double> draw(0, 0.02);
+    for (int i = 0; i < 12; ++i) {
+      // Plans 1 to 3 are as good as tied.
+      auto one = timed(1 + i % 4, (i % 4 == 3 ? 1.1 : 1.3) * std::exp(draw(random)), 0.03,
+                       1000 * rank + i);
+      CHILD_OK(db->add_trial(one));
+      if (i % 4 == 3) CHILD_OK(redecide(*db));
+    }
+    return {};
+  });
+  for (const auto& result : results) CHECK(result == "");
+  auto db = Database::open(path);
+  const auto shared = answer(*db);
+  REQUIRE(shared);
+  // The same trials, met in another order on another node.
+  auto trials = live_trials(*db);
+  CHECK(trials.size() == 8 * 12);
+  std::reverse(trials.begin(), trials.end());
+  auto elsewhere = with(trials);
+  CHECK(answer(elsewhere)->plan == shared->plan);
+  CHECK(*elsewhere.content_hash(Content::winners) == *db->content_hash(Content::winners));
+}
+
 TEST_CASE("redecide.another default's ratios and failed trials are no evidence") {
   auto failed = timed(4, 3.0, 0.01, 9);
   failed.status = TrialStatus::wrong;

@@ -36,8 +36,10 @@ std::string progress_line(const Progress& p, std::size_t width) {
   out += fmt::format(", {}", clock_text(p.elapsed));
   if (p.remaining > 0) out += fmt::format(", about {} left", clock_text(p.remaining));
   if (p.tried > 0) out += fmt::format(", {} tried", p.tried);
-  if (p.failed > 0) out += fmt::format(", {} failed", p.failed);
   if (p.best > 1.001) out += fmt::format(", best {:.2f}x the default", p.best);
+  if (p.failed > 0)
+    out += fmt::format(", {} failed{}", p.failed,
+                       p.failures.empty() ? "" : fmt::format(" ({})", p.failures));
   if (out.size() > width) out = out.substr(0, width > 3 ? width - 3 : 0) + "...";
   return out;
 }

@@ -231,7 +231,7 @@ int tune(const WorkOptions& work, const GlobalOptions& global, const TuneOptions
                                   short_name(tuned.item.problem), tuned.seconds, tuned.tried,
                                   tuned.compiled, tuned.phases.text()));
         if (!tuned.first_failure.empty())
-          display.say(fmt::format("{} failed: {}", tuned.failed,
+          display.say(fmt::format("{} failed ({}): {}", tuned.failed, failures_text(tuned),
                                   tuned.first_failure.substr(0, tuned.first_failure.find('\n'))));
         all.add(row_of(tuned));
       });
