@@ -56,10 +56,13 @@ struct Activated {
   double value = 0, error = 0;
 };
 
+/// How a kernel works out an activation: to binary32's last digits, or by the hardware's
+/// approximations.
+enum class Means { exact, approximate };
+
 /// Output `column` from the products of its sources, each known to within `relative` of its
 /// magnitude, and from the elements of aux's row. Kernels' activations may err by 6 units in the
 /// last place, those of derivatives by 6 of their terms' sum; approximate ones by 2^-16 of that.
-enum class Means { exact, approximate };
 Activated activate(Epilogue epilogue, std::int64_t column, std::int64_t n, const Product& first,
                    const Product& second, double relative,
                    const std::function<double(std::int64_t)>& aux, Means means = Means::exact);

@@ -142,31 +142,40 @@ static void put_in_order(const std::vector<Answer>& answers, std::span<std::uint
   }
 }
 
+std::size_t LookupTable::slot_of(const FamilyKey& key) const {
+  const auto mask = slots_.size() - 1;
+  auto at = key.hash() & mask;
+  while (slots_[at] != 0 && !(families_[slots_[at] - 1].key == key)) at = (at + 1) & mask;
+  return at;
+}
+
 LookupTable::LookupTable(std::vector<Answer> answers) {
   const auto size = answers.size();
   slots_.resize(std::bit_ceil(size * 2 + 1));
-  const auto mask = slots_.size() - 1;
   // Counted first: how many answers each family has.
-  std::vector<std::uint32_t> slot_at(size);
+  std::vector<std::uint32_t> family_at(size);
   for (std::size_t i = 0; i < size; ++i) {
     const FamilyKey key(answers[i].problem);
-    auto at = key.hash() & mask;
-    while (slots_[at].count != 0 && !(slots_[at].key == key)) at = (at + 1) & mask;
-    slots_[at].key = key;
-    ++slots_[at].count;
-    slot_at[i] = static_cast<std::uint32_t>(at);
+    auto& slot = slots_[slot_of(key)];
+    if (slot == 0) {
+      families_.push_back({key, 0, 0});
+      slot = static_cast<std::uint32_t>(families_.size());
+    }
+    family_at[i] = slot - 1;
+    ++families_[slot - 1].count;
   }
   std::uint32_t next = 0;
-  for (auto& slot : slots_) slot.first = std::exchange(next, next + slot.count);
+  for (auto& family : families_) family.first = std::exchange(next, next + family.count);
   // Then families side by side, each in an order of its own, so that the order in which layers list
   // their rows decides nothing.
-  std::vector<std::uint32_t> order(size), filled(slots_.size());
+  std::vector<std::uint32_t> order(size), filled(families_.size());
   for (std::uint32_t i = 0; i < size; ++i) {
-    const auto at = slot_at[i];
-    order[slots_[at].first + filled[at]++] = i;
+    const auto at = family_at[i];
+    order[families_[at].first + filled[at]++] = i;
   }
-  for (const auto& slot : slots_)
-    if (slot.count > 1) put_in_order(answers, std::span(order).subspan(slot.first, slot.count));
+  for (const auto& family : families_)
+    if (family.count > 1)
+      put_in_order(answers, std::span(order).subspan(family.first, family.count));
   answers_.reserve(size);
   briefs_.reserve(size);
   for (const auto index : order) {
@@ -176,22 +185,19 @@ LookupTable::LookupTable(std::vector<Answer> answers) {
   }
 }
 
-const LookupTable::Slot* LookupTable::slot_of(const Problem& problem) const {
+const LookupTable::Family* LookupTable::family_of(const Problem& problem) const {
   if (slots_.empty()) return nullptr;
-  const FamilyKey key(problem);
-  const auto mask = slots_.size() - 1;
-  for (auto at = key.hash() & mask; slots_[at].count != 0; at = (at + 1) & mask)
-    if (slots_[at].key == key) return &slots_[at];
-  return nullptr;
+  const auto found = slots_[slot_of(FamilyKey(problem))];
+  return found == 0 ? nullptr : &families_[found - 1];
 }
 
 Found LookupTable::find(const Problem& problem) const {
-  const Slot* slot = slot_of(problem);
-  if (!slot) return {};
+  const Family* family = family_of(problem);
+  if (!family) return {};
   const Extent& asked = tokens_of(problem);
-  std::uint32_t best = slot->first;
+  std::uint32_t best = family->first;
   Rank best_rank = rank_of(briefs_[best], asked);
-  for (std::uint32_t i = slot->first + 1; i < slot->first + slot->count; ++i)
+  for (std::uint32_t i = family->first + 1; i < family->first + family->count; ++i)
     if (const Rank rank = rank_of(briefs_[i], asked); rank < best_rank) {
       best = i;
       best_rank = rank;
@@ -200,12 +206,12 @@ Found LookupTable::find(const Problem& problem) const {
 }
 
 std::vector<Found> LookupTable::candidates(const Problem& problem) const {
-  const Slot* slot = slot_of(problem);
-  if (!slot) return {};
+  const Family* family = family_of(problem);
+  if (!family) return {};
   const Extent& asked = tokens_of(problem);
   std::vector<std::pair<Rank, const Answer*>> ranked;
-  for (std::uint32_t i = 0; i < slot->count; ++i) {
-    const auto at = slot->first + i;
+  for (std::uint32_t i = 0; i < family->count; ++i) {
+    const auto at = family->first + i;
     ranked.emplace_back(rank_of(briefs_[at], asked), &answers_[at]);
   }
   std::stable_sort(ranked.begin(), ranked.end(),

@@ -80,7 +80,7 @@ class LookupTable {
  public:
   LookupTable() = default;
   explicit LookupTable(std::vector<Answer> answers);
-  LookupTable(const LookupTable&) = delete;  // slots point into it
+  LookupTable(const LookupTable&) = delete;  // what was found points into it
   LookupTable& operator=(const LookupTable&) = delete;
 
   /// The best answer; null when nothing is stored for this family of problems. No allocation.
@@ -93,9 +93,9 @@ class LookupTable {
   std::span<const Answer> answers() const { return answers_; }
 
  private:
-  struct Slot {
+  struct Family {
     FamilyKey key;
-    std::uint32_t first = 0, count = 0;  ///< into answers_; count 0 = free
+    std::uint32_t first = 0, count = 0;  ///< into answers_
   };
   /// What ranking reads of an answer, side by side with its neighbours'.
   struct Brief {
@@ -106,11 +106,15 @@ class LookupTable {
   };
   struct Rank;
   static Rank rank_of(const Brief& answer, const Extent& asked);
-  const Slot* slot_of(const Problem& problem) const;
+  const Family* family_of(const Problem& problem) const;
+  /// Where a key stands in slots_, or the free slot where it belongs.
+  std::size_t slot_of(const FamilyKey& key) const;
 
   std::vector<Answer> answers_;
   std::vector<Brief> briefs_;  ///< of answers_, same order
-  std::vector<Slot> slots_;    ///< a power of two, at most half full
+  std::vector<Family> families_;
+  /// Into families_, from 1 on, 0 = free; a power of two, at most half full.
+  std::vector<std::uint32_t> slots_;
 };
 
 }  // namespace quarterturn
