@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
+#include <unordered_set>
 
 #include "generator/family.hpp"
 #include "generator/grouping.hpp"
@@ -213,14 +215,24 @@ std::vector<Choice> choices(const Problem& p, const Target& t, std::vector<std::
   return out;
 }
 
-void append_unique(std::vector<Plan>& out, Plan plan) {
-  if (std::find(out.begin(), out.end(), plan) == out.end()) out.push_back(std::move(plan));
-}
+// Plans in the order in which they were found, each once. There may be tens of thousands.
+class PlanList {
+ public:
+  void add(Plan plan) {
+    if (texts_.insert(plan.text()).second) plans_.push_back(std::move(plan));
+  }
+  std::size_t size() const { return plans_.size(); }
+  std::vector<Plan> take() { return std::move(plans_); }
+
+ private:
+  std::vector<Plan> plans_;
+  std::unordered_set<std::string> texts_;
+};
 
 // Plans around one GEMM variant: its preparation steps at their best prediction, then each of them
 // varied.
 void append_gemm_plans(const Problem& p, const Target& t, const Choice& gemm, std::size_t limit,
-                       std::vector<std::string>* reasons, std::vector<Plan>& out) {
+                       std::vector<std::string>* reasons, PlanList& out) {
   const auto route = [&](bool is_b) {
     return route_for(
         p, t, is_b,
@@ -248,29 +260,29 @@ void append_gemm_plans(const Problem& p, const Target& t, const Choice& gemm, st
     append(bones.after);
     return plan;
   };
-  append_unique(out, assemble(options.size(), 0));
+  out.add(assemble(options.size(), 0));
   for (std::size_t i = 0; i < options.size(); ++i)
     for (std::size_t j = 1; j < options[i].size() && out.size() < limit; ++j)
-      append_unique(out, assemble(i, j));
+      out.add(assemble(i, j));
 }
 
 // Plans around a kernel that computes D alone.
 void append_whole_plans(const Problem& p, const Target& t, const Choice& whole, std::size_t limit,
-                        std::vector<std::string>* reasons, std::vector<Plan>& out) {
+                        std::vector<std::string>* reasons, PlanList& out) {
   Plan plan{{{StepKind::whole, whole.variant}}};
   const auto after = steps_after(p);
-  if (after.empty()) return append_unique(out, std::move(plan));
+  if (after.empty()) return out.add(std::move(plan));
   const auto options = choices(after[0].second, t, reasons);
   for (std::size_t i = 0; i < options.size() && out.size() < limit; ++i) {
     Plan now = plan;
     now.steps.push_back({after[0].first, options[i].variant});
-    append_unique(out, std::move(now));
+    out.add(std::move(now));
   }
 }
 
 std::vector<Plan> enumerate(const Problem& p, const Target& t, std::size_t limit,
                             std::vector<std::string>* reasons) {
-  std::vector<Plan> out;
+  PlanList out;
   struct Ranked {
     Choice choice;
     bool whole;
@@ -297,7 +309,7 @@ std::vector<Plan> enumerate(const Problem& p, const Target& t, std::size_t limit
   }
   for (std::size_t i = 0; i < ranked.size() && out.size() < limit; ++i)
     if (!ranked[i].whole) append_gemm_plans(p, t, ranked[i].choice, limit, reasons, out);
-  return out;
+  return out.take();
 }
 
 }  // namespace
