@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "cache/rows.hpp"
 #include "generator/family.hpp"
@@ -151,7 +152,10 @@ Winner answer_in(const Member& member, Layout layout) {
     out.speedup_high = std::exp(choice.speed + 1.96 * choice.evidence->error());
   }
   out.regret = std::max(0.0, std::expm1(best_speed(member) - choice.speed));
+  // Before what admission proved of the plan.
   out.certificate = fmt::format("weight_layout={} site_lost={:.4f}", name_of(layout), out.regret);
+  if (choice.evidence && !choice.evidence->latest().extra.empty())
+    out.certificate += " " + choice.evidence->latest().extra;
   out.decided = rows::nanoseconds_now();
   return out;
 }
@@ -201,10 +205,10 @@ Result<std::vector<UntimedLayout>> untimed_layouts(Database& database, std::stri
     if (agree(members)) continue;
     if (auto status = look_up_evidence(database, target, performance_class, members); !status.ok())
       return status;
-    std::map<Layout, bool> wanted;
-    for (const auto& member : members) wanted[member.wanted] = true;
+    std::set<Layout> wanted;
+    for (const auto& member : members) wanted.insert(member.wanted);
     for (const auto& member : members)
-      for (const auto& [layout, yes] : wanted)
+      for (const Layout layout : wanted)
         if (!member.best.contains(layout)) out.push_back({member.winner.problem, layout});
   }
   return out;

@@ -58,6 +58,7 @@ Trial timed(const Problem& p, const std::string& plan, double ratio, int number)
   out.ratio_low = ratio * 0.998;
   out.ratio_high = ratio * 1.002;
   out.median_ns = 1000 / ratio;
+  out.extra = "proved=1";
   return out;
 }
 
@@ -118,6 +119,7 @@ TEST_CASE("site.settles on the layout that costs all members together least") {
           doctest::Approx(few_count ? 1.3 / 1.27 - 1 : 1.5 / 1.48 - 1).epsilon(1e-3));
     CHECK(loser.speedup == doctest::Approx(few_count ? 1.27 : 1.48));
     CHECK(loser.certificate.find("weight_layout=") == 0);
+    CHECK(loser.certificate.find("proved=1") != std::string::npos);
     CHECK(sites[0].text().find("bits an element") != std::string::npos);
     // Deciding again changes nothing.
     CHECK(bench.decide()[0].layout == sites[0].layout);
