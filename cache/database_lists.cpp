@@ -171,6 +171,14 @@ Status Database::record_misses(std::span<const Miss> misses) {
   });
 }
 
+// Of rows (problem, calls, nanoseconds).
+static void take_misses(Query& query, std::string_view target, std::string_view performance_class,
+                        std::vector<Miss>& out) {
+  while (query.next())
+    out.push_back({query.text(0), std::string(target), std::string(performance_class),
+                   query.integer(1), query.integer(2)});
+}
+
 Result<std::vector<Miss>> Database::misses(std::string_view target,
                                            std::string_view performance_class) {
   std::vector<Miss> out;
@@ -185,9 +193,7 @@ Result<std::vector<Miss>> Database::misses(std::string_view target,
                 "WHERE m.target = ? AND m.class = ? "
                 "AND w.problem_id IS NULL GROUP BY m.problem ORDER BY 3 DESC, 2 DESC, 1",
                 target, performance_class);
-    while (query.next())
-      out.push_back({query.text(0), std::string(target), std::string(performance_class),
-                     query.integer(1), query.integer(2)});
+    take_misses(query, target, performance_class, out);
     return query.status();
   });
   if (!status.ok()) return status;
@@ -212,9 +218,7 @@ Result<std::vector<Miss>> Database::servings(std::string_view target,
                 "SELECT problem, total(calls), total(ns) FROM miss WHERE target = ? AND class = ? "
                 "GROUP BY problem ORDER BY 3 DESC, 2 DESC, 1",
                 target, performance_class);
-    while (query.next())
-      out.push_back({query.text(0), std::string(target), std::string(performance_class),
-                     query.integer(1), query.integer(2)});
+    take_misses(query, target, performance_class, out);
     return query.status();
   });
   if (!status.ok()) return status;
