@@ -22,9 +22,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr double kGreetingSeconds = 120;  // a device's context may take long to come up
-constexpr double kEndSeconds = 60;        // for a process to end by itself
-constexpr int kMostAttempts = 2;          // processes that a problem may take with it
+constexpr double kEndSeconds = 60;  // for a process to end by itself
+constexpr int kMostAttempts = 2;    // processes that a problem may take with it
 constexpr int kRestarts = 2;
 constexpr std::size_t kMostTogether = 8;  // problems a request
 constexpr double kProgressSeconds = 0.5;
@@ -33,11 +32,27 @@ Json json_of(const Item& item) {
   return {{"problem", item.problem.key()}, {"layers", item.layers}, {"calls", item.calls}};
 }
 
+Json json_of(const std::vector<Item>& items) {
+  Json out = Json::array();
+  for (const auto& item : items) out.push_back(json_of(item));
+  return out;
+}
+
 Result<Item> item_of(const Json& from) {
   auto problem = parse_problem(from.at("problem").get<std::string>());
   if (!problem.ok()) return problem.status();
   return Item{from.at("layers").get<std::string>(), std::move(*problem),
               from.at("calls").get<std::int64_t>()};
+}
+
+Result<std::vector<Item>> items_of(const Json& from) {
+  std::vector<Item> out;
+  for (const auto& row : from) {
+    auto item = item_of(row);
+    if (!item.ok()) return item.status();
+    out.push_back(std::move(*item));
+  }
+  return out;
 }
 
 // What a session says of one problem, but for the problem itself and where its time went.
@@ -117,6 +132,8 @@ struct Fleet::Child {
   int to = -1, out = -1, err = -1;
   std::string out_buffer, err_buffer;
   std::optional<FleetKind> kind;
+  std::optional<std::vector<Item>> missed;  ///< what its kind is to tune
+  double started = 0;
   Group* group = nullptr;
   std::deque<std::size_t> assigned;  ///< not answered yet
   std::string doing;
@@ -129,7 +146,7 @@ struct Fleet::Child {
 
 struct Fleet::Group {
   FleetKind kind;
-  const std::vector<Item>* items = nullptr;
+  std::vector<Item> items;
   std::deque<std::size_t> waiting;
   std::vector<int> attempts;
   std::vector<std::optional<Tuned>> results;
@@ -192,6 +209,7 @@ void Fleet::start(Child& child) {
   child.err = err[0];
   child.out_buffer.clear();
   child.kind.reset();
+  child.started = clock_.now();
   child.busy = false;
 }
 
@@ -209,16 +227,28 @@ bool Fleet::greet() {
   for (auto& child : children_) start(*child);
   const auto waits = [](const auto& child) { return child->alive() && !child->kind; };
   while (std::any_of(children_.begin(), children_.end(), waits) &&
-         clock_.now() < begun_ + kGreetingSeconds &&
-         !(options_.interrupted && options_.interrupted()))
+         !(options_.interrupted && options_.interrupted())) {
     poll_children(100);
-  for (auto& child : children_)
-    if (child->alive() && !child->kind) {
-      options_.say(child->device.name, "does not answer; it is left out");
-      kill(child->pid, SIGKILL);
-    }
+    end_silent();
+  }
   return std::any_of(children_.begin(), children_.end(),
                      [](const auto& child) { return child->alive() && child->kind; });
+}
+
+// A process that hangs before it says what it is would be waited for without end.
+void Fleet::end_silent() {
+  for (auto& child : children_) {
+    if (!child->alive() || child->kind || clock_.now() < child->started + options_.greeting_limit)
+      continue;
+    options_.say(child->device.name,
+                 fmt::format("does not answer for {} s; it is ended", options_.greeting_limit));
+    child->restarts = kRestarts;
+    kill(child->pid, SIGKILL);
+  }
+}
+
+const std::vector<Item>& Fleet::items_of(const Child& child, const std::vector<Item>& items) const {
+  return child.missed ? *child.missed : items;
 }
 
 // The next problems of its kind: many while there are many, as each request starts a session.
@@ -233,7 +263,7 @@ void Fleet::assign(Child& child, Group& group) {
     const auto index = group.waiting.front();
     group.waiting.pop_front();
     child.assigned.push_back(index);
-    request["run"].push_back(json_of((*group.items)[index]));
+    request["run"].push_back(json_of(group.items[index]));
   }
   if (options_.time_limit > 0)
     request["time_limit"] = std::min(
@@ -255,8 +285,7 @@ void Fleet::settle(Group& group) {
   }
   group.settled = true;
   if (!asked) return;
-  Json request{{"settle", Json::array()}};
-  for (const auto& item : *group.items) request["settle"].push_back(json_of(item));
+  Json request{{"settle", json_of(group.items)}};
   if (options_.time_limit > 0) request["time_limit"] = time_left();
   asked->busy = true;
   (void)send(*asked, request);
@@ -266,6 +295,10 @@ void Fleet::take(Child& child, const Json& line) {
   if (line.contains("device")) {
     child.kind = FleetKind{line["device"].at("target").get<std::string>(),
                            line["device"].at("class").get<std::string>()};
+    if (line.contains("missed")) {
+      auto missed = quarterturn::items_of(line["missed"]);
+      if (missed.ok()) child.missed = std::move(*missed);
+    }
   } else if (line.contains("progress") && child.group && changed_) {
     const Json& from = line["progress"];
     Progress progress;
@@ -276,7 +309,7 @@ void Fleet::take(Child& child, const Json& line) {
     progress.failed = from.at("failed").get<std::int64_t>();
     progress.best = from.at("best").get<double>();
     child.doing = progress.name;
-    progress.problems = child.group->items->size();
+    progress.problems = child.group->items.size();
     for (const auto& result : child.group->results) progress.problem += result.has_value();
     progress.problem = std::min(progress.problem + 1, progress.problems);
     progress.elapsed = clock_.now() - begun_;
@@ -291,13 +324,13 @@ void Fleet::take(Child& child, const Json& line) {
     const auto index = child.assigned.front();
     child.assigned.pop_front();
     auto& result = child.group->results[index];
-    result = tuned_of((*child.group->items)[index], line["tuned"]);
+    result = tuned_of(child.group->items[index], line["tuned"]);
     if (done_) done_(child.device.name, *result);
   } else if (line.contains("settled") && child.group) {
     const Json& rows = line["settled"];
     for (std::size_t i = 0; i < rows.size() && i < child.group->results.size(); ++i) {
       auto& result = child.group->results[i];
-      const Tuned now = tuned_of((*child.group->items)[i], rows[i]);
+      const Tuned now = tuned_of(child.group->items[i], rows[i]);
       if (!result || !now.status.ok() || now.plan == result->plan) continue;
       result->plan = now.plan;
       result->speedup = now.speedup;
@@ -349,7 +382,7 @@ void Fleet::lost(Child& child) {
         continue;
       }
       Tuned failed;
-      failed.item = (*child.group->items)[index];
+      failed.item = child.group->items[index];
       failed.status = Status(Code::internal,
                              fmt::format("{} processes ended while they tuned it", kMostAttempts));
       failed.reason = failed.status.message();
@@ -432,10 +465,11 @@ std::vector<Tuned> Fleet::run(
     groups_.push_back(std::make_unique<Group>());
     child.group = groups_.back().get();
     child.group->kind = *child.kind;
-    child.group->items = &items;
-    child.group->attempts.resize(items.size());
-    child.group->results.resize(items.size());
-    for (std::size_t i = 0; i < items.size(); ++i) child.group->waiting.push_back(i);
+    child.group->items = items_of(child, items);
+    const auto size = child.group->items.size();
+    child.group->attempts.resize(size);
+    child.group->results.resize(size);
+    for (std::size_t i = 0; i < size; ++i) child.group->waiting.push_back(i);
   };
   bool told = false;
   for (;;) {
@@ -456,6 +490,7 @@ std::vector<Tuned> Fleet::run(
     });
     if (!working) break;
     poll_children(100);
+    end_silent();
   }
   for (auto& group : groups_) {
     for (std::size_t i = 0; i < group->results.size(); ++i) {
@@ -463,7 +498,7 @@ std::vector<Tuned> Fleet::run(
         out.push_back(std::move(*group->results[i]));
       } else if (!told) {
         Tuned failed;
-        failed.item = items[i];
+        failed.item = group->items[i];
         failed.status = Status(Code::no_device, "no device of its kind is left");
         failed.reason = failed.status.message();
         out.push_back(std::move(failed));
@@ -483,9 +518,10 @@ Result<std::vector<Fleet::KindEstimate>> Fleet::estimate(const std::vector<Item>
       ++count;
       asked = asked ? asked : child.get();
     }
-  Json request{{"estimate", Json::array()}};
-  for (const auto& item : items) request["estimate"].push_back(json_of(item));
-  for (auto& [kind, entry] : kinds) entry.second->busy = send(*entry.second, request);
+  for (auto& [kind, entry] : kinds) {
+    Child& asked = *entry.second;
+    asked.busy = send(asked, {{"estimate", json_of(items_of(asked, items))}});
+  }
   const auto busy = [](const auto& child) { return child->alive() && child->busy; };
   while (std::any_of(children_.begin(), children_.end(), busy) &&
          !(options_.interrupted && options_.interrupted()))
@@ -493,12 +529,13 @@ Result<std::vector<Fleet::KindEstimate>> Fleet::estimate(const std::vector<Item>
   std::vector<KindEstimate> out;
   for (const auto& [kind, entry] : kinds) {
     const auto& [count, asked] = entry;
-    if (!asked->estimates.is_array() || asked->estimates.size() != items.size())
+    const auto& wanted = items_of(*asked, items);
+    if (!asked->estimates.is_array() || asked->estimates.size() != wanted.size())
       return Status(Code::internal, fmt::format("{} gave no estimate", asked->device.name));
     KindEstimate one{kind, count, {}};
-    for (std::size_t i = 0; i < items.size(); ++i) {
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
       const Json& from = asked->estimates[i];
-      one.problems.push_back({items[i], from.at("decided").get<bool>(),
+      one.problems.push_back({wanted[i], from.at("decided").get<bool>(),
                               from.at("space").get<std::size_t>(),
                               from.at("candidates").get<std::size_t>(),
                               from.at("seconds").get<double>(), from.at("bytes").get<double>()});
@@ -508,12 +545,15 @@ Result<std::vector<Fleet::KindEstimate>> Fleet::estimate(const std::vector<Item>
   return out;
 }
 
-int serve_fleet(Context& context, const SessionOptions& options, int in, int out) {
+int serve_fleet(Context& context, const SessionOptions& options,
+                const std::optional<std::vector<Item>>& missed, int in, int out) {
   const auto say = [out](const Json& line) { return write_all(out, line.dump() + "\n"); };
-  say({{"device",
-        {{"target", context.env().target},
-         {"class", context.env().performance_class},
-         {"name", context.backend().device().name}}}});
+  Json greeting{{"device",
+                 {{"target", context.env().target},
+                  {"class", context.env().performance_class},
+                  {"name", context.backend().device().name}}}};
+  if (missed) greeting["missed"] = json_of(*missed);
+  say(greeting);
   std::string buffer;
   SteadyClock clock;
   for (;;) {
@@ -530,16 +570,13 @@ int serve_fleet(Context& context, const SessionOptions& options, int in, int out
     const auto request = Json::parse(buffer.substr(0, end), nullptr, false);
     buffer.erase(0, end + 1);
     if (!request.is_object()) return 2;
-    std::vector<Item> items;
     const auto* const kind = request.contains("run")      ? "run"
                              : request.contains("settle") ? "settle"
                                                           : "estimate";
     if (!request.contains(kind)) return 2;
-    for (const auto& row : request[kind]) {
-      auto item = item_of(row);
-      if (!item.ok()) return 2;
-      items.push_back(std::move(*item));
-    }
+    const auto given = items_of(request[kind]);
+    if (!given.ok()) return 2;
+    const auto& items = *given;
     auto settings = options;
     settings.time_limit = request.value("time_limit", 0.0);
     // Everything is decided by now.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,8 @@ struct FleetDevice {
 
 struct FleetOptions {
   std::vector<FleetDevice> devices;
-  double time_limit = 0;  ///< seconds for everything; 0 = none
+  double time_limit = 0;        ///< seconds for everything; 0 = none
+  double greeting_limit = 120;  ///< seconds for a process to say what its device is
   std::function<bool()> interrupted;
   /// One line of a device's process, or about it: "ended by signal 9 ...".
   std::function<void(const std::string& device, const std::string& line)> say;
@@ -36,12 +38,16 @@ class Fleet {
   Fleet(const Fleet&) = delete;
   Fleet& operator=(const Fleet&) = delete;
 
-  /// Every item on one device of each kind. `done` is called for each as it is known, `changed` now
-  /// and then with what one device does.
+  /// Every item on one device of each kind, or what was missed on each kind where its processes say
+  /// so (serve_fleet). `done` is called for each as it is known, `changed` now and then with what
+  /// one device does.
   std::vector<Tuned> run(
       const std::vector<Item>& items,
       const std::function<void(const std::string& device, const Progress&)>& changed,
       const std::function<void(const std::string& device, const Tuned&)>& done);
+
+  /// After run: whether any could be used.
+  bool has_devices() const { return !groups_.empty(); }
 
   struct KindEstimate {
     FleetKind kind;
@@ -56,6 +62,8 @@ class Fleet {
   struct Group;
   void start(Child& child);
   bool greet();
+  void end_silent();
+  const std::vector<Item>& items_of(const Child& child, const std::vector<Item>& items) const;
   void assign(Child& child, Group& group);
   void settle(Group& group);
   void take(Child& child, const nlohmann::json& line);
@@ -75,7 +83,9 @@ class Fleet {
   std::function<void(const std::string&, const Tuned&)> done_;
 };
 
-/// The other side: answers requests on `in`, one JSON object a line, until it closes.
-int serve_fleet(Context& context, const SessionOptions& options, int in, int out);
+/// The other side: answers requests on `in`, one JSON object a line, until it closes. `missed` is
+/// what this kind of device is to tune instead of what the fleet was given.
+int serve_fleet(Context& context, const SessionOptions& options,
+                const std::optional<std::vector<Item>>& missed, int in, int out);
 
 }  // namespace quarterturn

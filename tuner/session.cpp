@@ -15,8 +15,6 @@ namespace quarterturn {
 namespace {
 
 // Assumed until this machine has compiled something.
-constexpr double kCompileSeconds = 1.5;
-constexpr double kTrialSeconds = 0.5;
 
 // Of a layout that another token range of the same weight would choose.
 constexpr std::size_t kPlansOfLayout = 6;

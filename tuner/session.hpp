@@ -98,6 +98,9 @@ struct Estimate {
   double bytes = 0;  ///< of device memory, about
 };
 
+/// What estimates go by where nothing was recorded, and of admitting and timing one candidate.
+inline constexpr double kCompileSeconds = 1.5, kTrialSeconds = 0.5;
+
 class Session {
  public:
   Session(Context& context, SessionOptions options);

@@ -32,6 +32,17 @@ TEST_CASE("what was missed is tuned later, most time first, and leaves the list"
   const auto nothing = home.run(command);
   CHECK(nothing.code == 0);
   CHECK(nothing.err.find("nothing was missed") != std::string::npos);
+  // One process a device: each kind has its own list.
+  REQUIRE(home.run({"compile", "--shape", "4x64x32", "--threads", "2"}).code == 0);
+  auto by_devices = command;
+  by_devices.insert(by_devices.end(), {"--devices", "cpu"});
+  const auto by_device = home.run(by_devices);
+  REQUIRE_MESSAGE(by_device.code == 0, by_device.err);
+  CHECK(by_device.lines().size() == 1);
+  CHECK(home.info("misses") == 0);
+  const auto none = home.run(by_devices);
+  CHECK(none.code == 0);
+  CHECK(none.err.find("nothing was missed") != std::string::npos);
 }
 
 TEST_CASE("a lock file holds a run to its plans, and the hash tells runs apart") {
@@ -133,7 +144,6 @@ TEST_CASE("tune --devices: a process that is killed is reported, and everything 
   CHECK(home.info("winners") == 2);
   CHECK(home.info("trials") > kept);
   CHECK(home.run({"tune", "--devices", "cuda:0,gpu", "--shape", "4x96x128"}).code == 2);
-  CHECK(home.run({"tune", "--devices", "cpu", "--from-misses"}).code == 2);
 }
 
 TEST_CASE("a bundle starts a program without compiler, database or anything to write") {

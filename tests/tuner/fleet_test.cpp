@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <sstream>
 
 #include "tests/runtime/temporary_folder.hpp"
 #include "tuner/compile_slots.hpp"
@@ -60,9 +61,11 @@ struct Run {
   }
 };
 
-Run run(const TemporaryFolder& folder, const std::vector<std::string>& scripts, int count) {
+Run run(const TemporaryFolder& folder, const std::vector<std::string>& scripts, int count,
+        double greeting_limit = 60) {
   Run out;
   FleetOptions options;
+  options.greeting_limit = greeting_limit;
   for (const auto& script : scripts)
     options.devices.push_back({std::filesystem::path(script).filename().string(), {script}});
   options.say = [&](const std::string& name, const std::string& line) {
@@ -129,6 +132,47 @@ TEST_CASE("fleet.a problem that takes processes with it fails alone, and a devic
   CHECK(out.results[1].status.message().find("2 processes ended") != std::string::npos);
   const TemporaryFolder other;
   CHECK(run(other, {other.script("none", "exit 4\n")}, 3).results.empty());
+}
+
+TEST_CASE("fleet.each kind of device tunes what was missed on it") {
+  const TemporaryFolder folder;
+  const auto missing = [&](const std::string& name, int first, int count) {
+    std::string list;
+    for (int i = first; i < first + count; ++i)
+      list += (list.empty() ? "" : ",") +
+              std::string(R"({"layers":"missed","calls":7,"problem":")") +
+              items(i + 1)[static_cast<std::size_t>(i)].problem.key() + "\"}";
+    const auto path = device(folder, name, name);
+    std::stringstream text;
+    text << std::ifstream(path).rdbuf();
+    std::string script = text.str();
+    const std::string end = "\"}}'\n";
+    script.replace(script.find(end), end.size(), "\"},\"missed\":[" + list + "]}'\n");
+    return folder.script(name, script);
+  };
+  auto out = run(folder, {missing("a", 0, 3), missing("b", 3, 1), missing("c", 0, 0)}, 0);
+  REQUIRE(out.results.size() == 4);
+  CHECK(all_tuned(out.results));
+  CHECK(out.answered["a"] == 3);
+  CHECK(out.answered["b"] == 1);
+  CHECK(out.results[3].item.problem.key() == items(4)[3].problem.key());
+  CHECK(out.results[3].item.calls == 7);
+}
+
+TEST_CASE("fleet.a process that never says what it is, is ended, at the start and later") {
+  const TemporaryFolder folder;
+  const auto mark = folder.file("begun");
+  const auto text =
+      "[ -e " + mark + " ] && exec sleep 100\n: > " + mark +
+      "\necho '{\"device\":{\"target\":\"t\",\"class\":\"a\"}}'\nread -r line\nexit 3\n";
+  const auto out = run(folder,
+                       {folder.script("silent", "exec sleep 100\n"), folder.script("later", text),
+                        device(folder, "a", "a", "sleep 0.05")},
+                       4, 0.4);
+  REQUIRE(out.results.size() == 4);
+  CHECK(all_tuned(out.results));
+  CHECK(out.says("silent: does not answer for 0.4 s; it is ended") == 1);
+  CHECK(out.says("later: does not answer for 0.4 s; it is ended") == 1);
 }
 
 TEST_CASE("compile_slots.a slot is one compiler's, over all that share the file") {

@@ -12,8 +12,11 @@
 
 #include "cache/interchange.hpp"
 #include "cache/publication.hpp"
+#include "runtime/version.hpp"
 #include "tuner/commands/command.hpp"
+#include "tuner/commands/progress.hpp"
 #include "tuner/redecide.hpp"
+#include "tuner/upgrade.hpp"
 
 namespace quarterturn {
 namespace {
@@ -45,6 +48,15 @@ std::string_view mode_name(DatabaseInfo::Mode mode) {
       return "snapshot";
   }
   return "";
+}
+
+std::string text_of(const UpgradeCost& cost) {
+  std::string out = fmt::format("{} winners hold", cost.current);
+  if (cost.to_recheck > 0) out += fmt::format(", {} serve and want a recheck", cost.to_recheck);
+  if (cost.to_tune > 0) out += fmt::format(", {} are to be tuned again", cost.to_tune);
+  if (cost.unreadable > 0) out += fmt::format(", {} are of another version", cost.unreadable);
+  if (cost.seconds > 0) out += fmt::format(": about {} on one device", clock_text(cost.seconds));
+  return out;
 }
 
 int print_info(const GlobalOptions& global) {
@@ -81,6 +93,9 @@ int print_info(const GlobalOptions& global) {
   const auto winners = database->content_hash(Content::winners);
   if (!winners.ok()) return fail(winners.status());
   row("winners sha256", hex(*winners));
+  const auto costs = upgrade_costs(*database, kVersion);
+  if (!costs.ok()) return fail(costs.status());
+  for (const auto& cost : *costs) table.add({cost.target + " with this version", text_of(cost)});
   table.print(global.json);
   return kExitOk;
 }

@@ -195,7 +195,14 @@ int tune(const WorkOptions& work, const GlobalOptions& global, const TuneOptions
     session_options.slots =
         std::make_shared<CompileSlots>((*context)->code_store()->folder() + "/compilers.lock",
                                        static_cast<std::size_t>(options.fleet_slots));
-    return serve_fleet(**context, session_options, STDIN_FILENO, STDOUT_FILENO);
+    std::optional<std::vector<Item>> missed;
+    if (options.from_misses) {
+      auto workload = missed_workload(**context);
+      if (!workload.ok()) return fail(workload.status());
+      report_refusals(*workload);
+      missed = std::move(workload->items);
+    }
+    return serve_fleet(**context, session_options, missed, STDIN_FILENO, STDOUT_FILENO);
   }
   auto workload = wanted(**context, work, options);
   if (!workload.ok()) return fail(workload.status());
@@ -298,6 +305,7 @@ std::vector<std::string> fleet_command(const std::string& device, const GlobalOp
     add("--problem-time-limit", fmt::format("{}", options.problem_time_limit));
   if (options.exhaustive) out.emplace_back("--exhaustive");
   if (options.again) out.emplace_back("--again");
+  if (options.from_misses) out.emplace_back("--from-misses");
   return out;
 }
 
@@ -333,16 +341,13 @@ int dry_fleet(Fleet& fleet, const Workload& workload, const GlobalOptions& globa
 }
 
 int tune_fleet(const WorkOptions& work, const GlobalOptions& global, const TuneOptions& options) {
-  if (options.from_misses)
-    return fail(Status(Code::invalid_argument,
-                       "--from-misses and --devices: each device has a list of its own; name one "
-                       "by --device"));
   auto names = device_names(options.devices);
   if (!names.ok()) return fail(names.status());
-  auto workload = workload_of(work);
+  // Each kind of device has a list of misses of its own.
+  auto workload = options.from_misses ? Workload{} : workload_of(work);
   if (!workload.ok()) return fail(workload.status());
   report_refusals(*workload);
-  if (workload->items.empty()) return kExitFailed;
+  if (workload->items.empty() && !options.from_misses) return kExitFailed;
   watch_interrupts();
   ProgressDisplay display;
   FleetOptions fleet_options;
@@ -370,8 +375,11 @@ int tune_fleet(const WorkOptions& work, const GlobalOptions& global, const TuneO
                                   tuned.first_failure.substr(0, tuned.first_failure.find('\n'))));
       });
   display.clear();
-  if (results.empty() && !is_interrupted())
-    return fail(Status(Code::no_device, "no device can be used"));
+  if (results.empty() && !is_interrupted()) {
+    if (!fleet.has_devices()) return fail(Status(Code::no_device, "no device can be used"));
+    std::fprintf(stderr, "qturn: nothing was missed on these devices\n");
+    return kExitOk;
+  }
   Table table = result_table();
   for (const auto& tuned : results) table.add(row_of(tuned));
   table.print(global.json);
