@@ -7,14 +7,15 @@
 
 #include "generator/cpu/families.hpp"
 #include "generator/cuda/families.hpp"
+#include "generator/hip/families.hpp"
 
 namespace quarterturn {
 
 std::span<const Family* const> families() {
   static const auto all = [] {
     auto out = cpu::families();
-    const auto gpu = cuda::families();
-    out.insert(out.end(), gpu.begin(), gpu.end());
+    for (const auto& gpu : {cuda::families(), hip::families()})
+      out.insert(out.end(), gpu.begin(), gpu.end());
     return out;
   }();
   return all;

@@ -7,6 +7,20 @@
 #include "generator/cuda/families.hpp"
 
 namespace quarterturn::cuda {
+namespace {
+
+// Stands in for the primitives that the texts themselves include.
+constexpr const char* kAmdPrimitives = "#include \"hip/primitives.h\"\n";
+
+// AMD bounds registers by the waves, of 64 threads, that each of a unit's four SIMDs holds.
+std::string amd_entry(const EntryShape& entry, std::string_view space, std::string_view function) {
+  const int waves = std::max(1, entry.min_blocks * entry.threads / 256);
+  return fmt::format(
+      "}};\n\nQT_KERNEL({}, {}) {}(const qt_args args) {{\n  qt::{}::{}(Config{{}}, args);\n}}\n",
+      entry.threads, waves, entry.name, space, function);
+}
+
+}  // namespace
 
 void ConfigText::constant(std::string_view type, std::string_view name, std::string_view value,
                           std::string_view comment) {
@@ -60,12 +74,13 @@ void ConfigText::descale(const Problem& problem) {
 Source ConfigText::source(const Problem& problem, const Target& target, const Variant& variant,
                           std::string_view text, std::string_view function,
                           const EntryShape& entry) const {
+  const bool amd = target.vendor == Vendor::amd;
   Source out;
-  out.language = Language::cuda;
+  out.language = amd ? Language::hip : Language::cuda;
   out.entry = entry.name;
   out.text =
-      fmt::format("// {}\n//   solves {}\n//   on     {}\n#include \"{}\"\n\nstruct Config {{\n",
-                  variant.text(), problem.key(), target.key(), text);
+      fmt::format("// {}\n//   solves {}\n//   on     {}\n{}#include \"{}\"\n\nstruct Config {{\n",
+                  variant.text(), problem.key(), target.key(), amd ? kAmdPrimitives : "", text);
   std::size_t width = 0;
   for (const auto& line : lines_)
     if (!line.comment.empty()) width = std::max(width, line.code.size());
@@ -73,6 +88,10 @@ Source ConfigText::source(const Problem& problem, const Target& target, const Va
     out.text += line.comment.empty()
                     ? fmt::format("  {}\n", line.code)
                     : fmt::format("  {:<{}}  // {}\n", line.code, width, line.comment);
+  if (amd) {
+    out.text += amd_entry(entry, text.substr(0, text.find('/')), function);
+    return out;
+  }
   std::string parameters = "const __grid_constant__ qt_args args", arguments = "Config{}, args";
   for (const auto map : entry.maps) {
     parameters += fmt::format(", const __grid_constant__ qt_tensor_map {}", map);

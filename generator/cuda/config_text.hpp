@@ -1,5 +1,5 @@
-// Emitted CUDA source: what it solves, the constants that the problem and the variant fix, and one
-// call into the kernel text. Shared by the families of this folder.
+// Emitted source of GPU kernels: what it solves, the constants that the problem and the variant
+// fix, and one call into the kernel text. Shared by the families of this folder.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ bool has_fast_activation(const Problem& p);
 struct EntryShape {
   std::string_view name;  ///< as a profiler shows it
   int threads = 0;
-  int min_blocks = 1;  ///< blocks that must fit one SM: bounds the registers
+  int min_blocks = 1;  ///< blocks that must fit one SM or CU: bounds the registers
   std::vector<std::string_view> maps;
   /// `first`: the entry waits for the kernel before it in the stream, before anything else (sm_90
   /// and later). `within`: the kernel's text waits where it must.
@@ -44,7 +44,8 @@ class ConfigText {
   /// A static dimension, or 0 with a remark for one given at run time.
   void dimension(std::string_view name, const Extent& extent);
 
-  /// `function` is the kernel in namespace qt::cuda, `text` the embedded path that defines it.
+  /// `function` is the kernel in namespace qt::cuda (or qt::hip, by its text's folder), `text` the
+  /// embedded path that defines it. For an AMD target the language is HIP.
   Source source(const Problem& problem, const Target& target, const Variant& variant,
                 std::string_view text, std::string_view function, const EntryShape& entry) const;
 

@@ -11,6 +11,11 @@
 #include "cuda/prologue.h"
 #include "cuda/quantize_store.h"
 
+// Behind a lambda's parameters, where a compiler must be told.
+#ifndef QT_INLINE
+#define QT_INLINE
+#endif
+
 namespace qt::cuda {
 
 namespace tiles {
@@ -178,7 +183,7 @@ QT_FN void quantize_tiles(const Config&, const qt_args& args) {
   const Copy rows_copy = copy_of<Config>(args.d, batch, row_blocks);
   const Copy columns_copy = copy_of<Config>(by_rows ? args.d2 : args.d, batch, column_blocks);
 
-  const auto bring_tile = [&](u32 along, u32 first_column, u32 to) {
+  const auto bring_tile = [&](u32 along, u32 first_column, u32 to) QT_INLINE {
     const RowsAlong rows = rows_along<Config, by_rows>(args, along);
     if constexpr (is_gated(Config::prologue)) {
       bring_activated<Config>(matrix, k, u32(rows.first), rows.end, first_column, to);

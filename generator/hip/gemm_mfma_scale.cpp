@@ -1,0 +1,153 @@
+// hip_gemm_mfma_scale: MXFP4 products by gfx950's matrix cores (templates/hip/gemm_mfma_scale.h).
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "generator/cuda/config_text.hpp"
+#include "generator/grouping.hpp"
+#include "generator/hip/families.hpp"
+
+namespace quarterturn::hip {
+namespace {
+
+constexpr std::int64_t kWaves = 4, kThreads = 64 * kWaves;
+constexpr std::int64_t kRow = 64 + 4;     // bytes of a tile's row in a stage: codes and scales
+constexpr std::int64_t kMostCopies = 63;  // of a wave in flight
+constexpr std::int64_t kRegisters = 512;  // of a lane, shared by the waves of a SIMD
+
+// How the four waves share a tile, and what that takes.
+struct Shares {
+  std::int64_t tile_m, tile_n, shape, waves_m, waves_n;
+  explicit Shares(const Variant& v)
+      : tile_m(v.value("tile_m")),
+        tile_n(v.value("tile_n")),
+        shape(v.value("shape")),
+        waves_m(tile_m >= 64 ? 2 : 1),
+        waves_n(kWaves / waves_m) {}
+  std::int64_t sums() const { return tile_m * tile_n / kThreads; }  // of a lane
+  // Of a SIMD: as many as sums, fragments and addresses leave room for.
+  std::int64_t waves() const { return std::clamp<std::int64_t>(kRegisters / (sums() + 96), 1, 4); }
+  std::int64_t stage_bytes() const {
+    const auto rows = tile_m + tile_n;
+    return rows * (kRow - 4) + round_up(rows, 64) * 4;
+  }
+  // That each wave starts for a stage.
+  std::int64_t copies() const {
+    const auto rows = tile_m + tile_n;
+    return ceil_div(rows / 16, kWaves) + ceil_div(ceil_div(rows, 64), kWaves);
+  }
+};
+
+class GemmMfmaScale final : public Family {
+ public:
+  std::string_view name() const override { return "hip_gemm_mfma_scale"; }
+  std::int32_t revision() const override { return 1; }
+  Vendor vendor() const override { return Vendor::amd; }
+
+  std::string refuses(const Problem& p, const Target& t) const override {
+    if (p.op != Op::gemm) return "computes gemm only";
+    if (auto reason = refuse_target(t); !reason.empty()) return reason;
+    if (p.a_type != DType::mxfp4 || p.b_type != DType::mxfp4) return "multiplies mxfp4 by mxfp4";
+    if (p.grouping != Grouping::none && p.epilogue != Epilogue::none)
+      return "has no activation in the epilogue of groups";
+    if (p.bias_gradient != BiasGradient::none) return "sums no gradients";
+    if (auto reason = cuda::refuse_layout("a_layout", p.a_layout, Layout::plain); !reason.empty())
+      return reason;
+    return cuda::refuse_layout("b_layout", p.b_layout, Layout::plain);
+  }
+
+  std::vector<Parameter> parameters(const Problem& p, const Target&) const override {
+    std::vector<std::int64_t> rows = {128, 256, 64};
+    if (p.m.hi <= 128) rows = {64, 128, 32};
+    if (p.m.hi <= 32) rows = {32, 16, 64};
+    if (p.m.hi <= 16) rows = {16, 32, 64};
+    return {
+        {"tile_m", rows, ParameterStage::compile, "rows of D that one block computes"},
+        {"tile_n", {128, 256, 64}, ParameterStage::compile, "columns of D that one block computes"},
+        {"shape", {16, 32}, ParameterStage::compile, "of the instruction: 16x16x128 or 32x32x64"},
+        {"stages", {3, 4, 2}, ParameterStage::compile, "chunks of K in LDS"},
+        {"raster",
+         {8, 1},
+         ParameterStage::compile,
+         "rows of tiles walked together, to share B in L2"}};
+  }
+
+  std::string illegal(const Problem& p, const Target& t, const Variant& v) const override {
+    const Shares shares(v);
+    const auto wave_m = shares.tile_m / shares.waves_m, wave_n = shares.tile_n / shares.waves_n;
+    if (wave_m % shares.shape != 0 || wave_n % shares.shape != 0)
+      return "a wave's part is smaller than the instruction's";
+    if (is_gated(p.epilogue) && wave_n % (2 * shares.shape) != 0)
+      return "a wave needs columns of gates and of values";
+    if ((v.value("stages") - 1) * shares.copies() > kMostCopies)
+      return "more copies are in flight than a wave can count";
+    const auto bytes = v.value("stages") * shares.stage_bytes();
+    if (bytes > t.shared_bytes)
+      return fmt::format("its stages need {} bytes of LDS, a block has {}", bytes, t.shared_bytes);
+    return {};
+  }
+
+  Source emit(const Problem& p, const Target& t, const Variant& v) const override {
+    const Shares shares(v);
+    cuda::ConfigText text;
+    text.grouping(p);
+    text.constant("long long", "k_unit", fmt::format("{}", unit_of(p)), "k is padded to");
+    text.epilogue(p);
+    text.descale(p);
+    text.integer("tile_m", shares.tile_m, "what one block computes");
+    text.integer("tile_n", shares.tile_n, "");
+    text.integer("waves_m", shares.waves_m, "how its four waves share it");
+    text.integer("waves_n", shares.waves_n, "");
+    text.integer("shape", shares.shape, "of the instruction: 16x16x128 or 32x32x64");
+    text.integer("stages", v.value("stages"), "chunks of K in LDS");
+    text.integer("raster", v.value("raster"), "rows of tiles walked together");
+    const auto name = fmt::format("quarterturn_gemm_mfma_scale_{}_{}x{}", name_of(p.role),
+                                  shares.tile_m, shares.tile_n);
+    return text.source(p, t, v, "hip/gemm_mfma_scale.h", "gemm_mfma_scale",
+                       {name, static_cast<int>(kThreads), static_cast<int>(shares.waves()), {}});
+  }
+
+  Launch launch(const Problem& p, const Variant& v, const qt_args& args,
+                std::int64_t) const override {
+    const Shares shares(v);
+    Launch out;
+    // Products of one size lie along z (TileWalk::find_of_block).
+    const bool even = p.grouping == Grouping::none || p.grouping == Grouping::k_grouped;
+    const auto down = most_tiles_down(p, args.m, even ? 1 : args.batch, args.groups, shares.tile_m);
+    out.grid = {static_cast<std::uint32_t>(down * ceil_div(args.n, shares.tile_n)), 1,
+                static_cast<std::uint32_t>(even ? args.batch : 1)};
+    out.block = {static_cast<std::uint32_t>(kThreads), 1, 1};
+    out.shared_bytes = v.value("stages") * shares.stage_bytes();
+    return out;
+  }
+
+  // How the matrix cores sum is not published. As other tensor cores do, they may cut the products
+  // of a step and the sum so far below the 24th bit of the largest: at most 10 units of 2^-23 for
+  // every 8 of K.
+  double relative_error(const Problem&, const Variant&, std::int64_t k) const override {
+    return static_cast<double>(ceil_div(k, 8)) * 10 * 0x1p-23 + 6 * 0x1p-24;
+  }
+
+  // Matrix time of whole tiles, with small tiles reading their operands more often.
+  double predicted_cost(const Problem& p, const Target&, const Variant& v) const override {
+    const double tile_m = static_cast<double>(v.value("tile_m")),
+                 tile_n = static_cast<double>(v.value("tile_n"));
+    const double rows = likely_tiles_down(p, v.value("tile_m")) * tile_m;
+    const double columns = static_cast<double>(ceil_div(p.n.hi, v.value("tile_n"))) * tile_n;
+    const double reuse = 1.0 + 32.0 / tile_m + 32.0 / tile_n;
+    const double overlap = v.value("stages") == 3 ? 1.0 : v.value("stages") == 4 ? 1.01 : 1.15;
+    const double raster = v.value("raster") == 8 ? 1.0 : 1.02;
+    const double shape = v.value("shape") == 16 ? 1.0 : 1.02;
+    return rows * columns * static_cast<double>(likely_k(p)) * reuse * overlap * raster * shape *
+           1e-3;
+  }
+};
+
+}  // namespace
+
+const Family& gemm_mfma_scale() {
+  static const GemmMfmaScale family;
+  return family;
+}
+
+}  // namespace quarterturn::hip

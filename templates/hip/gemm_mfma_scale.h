@@ -1,0 +1,352 @@
+// MXFP4 GEMM for CDNA 4 (gfx950): packed codes and E8M0 scales go to LDS as they are, and the
+// matrix cores multiply both with binary32 sums.
+//
+// A stage is 128 of K: rows of 64 bytes of codes, A's then B's, and behind them rows of four scale
+// bytes. Whole stages come by loads straight into LDS, `stages` deep; the last one of another
+// length, and operands that are not aligned, come through registers with zero codes behind their
+// end. B is the instruction's first operand, so that a lane's four sums lie beside each other in a
+// row of D.
+#ifndef QT_HIP_GEMM_MFMA_SCALE_H
+#define QT_HIP_GEMM_MFMA_SCALE_H
+
+#include "args.h"
+#include "cuda/epilogue.h"
+#include "cuda/tile_walk.h"
+#include "hip/primitives.h"
+
+namespace qt::hip {
+
+using namespace qt::cuda;
+
+namespace mfma_scale {
+
+constexpr int kChunk = 128;  // elements of K in a stage
+constexpr u32 kRow = 64;     // bytes of a row's codes in a stage
+constexpr u32 kWaves = 4, kThreads = 64 * kWaves;
+constexpr u32 kOne = 127;  // the scale byte of 1
+
+/// How a tile and its stages lie in LDS.
+template <class Config>
+struct Stage {
+  static constexpr u32 tile_m = Config::tile_m, tile_n = Config::tile_n;
+  static constexpr u32 rows = tile_m + tile_n;
+  static constexpr u32 scales_at = rows * kRow;
+  static constexpr u32 bytes = scales_at + u32(round_up(rows, 64)) * 4u;
+  static constexpr u32 code_copies = rows / 16u;  // of a wave's 64 lanes
+  static constexpr u32 scale_copies = u32(ceil_div(rows, 64));
+  static constexpr u32 code_turns = (code_copies + kWaves - 1) / kWaves;
+  static constexpr u32 scale_turns = (scale_copies + kWaves - 1) / kWaves;
+  static constexpr u32 copies = code_turns + scale_turns;  // that each wave starts for a stage
+};
+
+/// Where 16-byte piece `piece` of a row's codes lies. Rows 4 apart share banks: pieces change
+/// places.
+QT_FN u32 code_place(u32 row, u32 piece) { return row * kRow + ((piece ^ (row >> 2)) & 3u) * 16u; }
+
+/// Tile rows of B whose products one lane gets as a SwiGLU's gate and value: of a wave's columns
+/// the first half are gates, the second their values.
+template <class Config>
+struct ColumnsOfTile {
+  static constexpr u32 wave_n = Config::tile_n / Config::waves_n;
+  static constexpr bool paired = is_gated(Config::epilogue);
+  i64 first, n;
+  QT_FN ColumnsOfTile(i64 column0, i64 all) : first(paired ? column0 / 2 : column0), n(all) {}
+  /// The output of z that a pair's tile row belongs to.
+  QT_FN i64 output(u32 row) const {
+    return first + row / wave_n * (wave_n / 2) + row % wave_n % (wave_n / 2);
+  }
+  QT_FN i64 operator()(u32 row) const {
+    if constexpr (!paired) return first + row;
+    const i64 o = output(row);
+    return row % wave_n < wave_n / 2 ? gate_column<Config::epilogue>(o)
+                                     : value_column<Config::epilogue>(o, n);
+  }
+};
+
+/// Both operands of a block's tile: where row r of the tile (A's first) is in memory. Rows that do
+/// not exist are those of the last one that does: their sums are not stored.
+template <class Config>
+struct Operands {
+  using S = Stage<Config>;
+  const qt_tensor& a;
+  const qt_tensor& b;
+  const u8* a_codes;
+  const u8* b_codes;
+  const u8* a_scales;
+  const u8* b_scales;
+  ColumnsOfTile<Config> columns;
+  i64 row0, row_end;
+
+  QT_FN Operands(const qt_args& args, const Product& p, i64 first_row, i64 first_column)
+      : a(args.a),
+        b(args.b),
+        a_codes(static_cast<const u8*>(a.data) + (p.a * a.batch_stride + p.k_first) / 2),
+        b_codes(static_cast<const u8*>(b.data) + (p.b * b.batch_stride + p.k_first) / 2),
+        a_scales(static_cast<const u8*>(a.scales) + p.a * a.scale_batch_stride + p.k_first / 32),
+        b_scales(static_cast<const u8*>(b.scales) + p.b * b.scale_batch_stride + p.k_first / 32),
+        columns(first_column, args.n),
+        row0(first_row),
+        row_end(p.end) {}
+
+  QT_FN static i64 kept_below(i64 row, i64 end) { return row < end ? row : end - 1; }
+  QT_FN i64 a_row(u32 row) const { return kept_below(row0 + row, row_end); }
+  QT_FN i64 b_row(u32 row) const { return kept_below(columns(row - S::tile_m), columns.n); }
+  QT_FN const u8* codes(u32 row) const {
+    return row < S::tile_m ? a_codes + a_row(row) * (a.ld / 2) : b_codes + b_row(row) * (b.ld / 2);
+  }
+  QT_FN const u8* scales(u32 row) const {
+    return row < S::tile_m ? a_scales + a_row(row) * a.scale_ld
+                           : b_scales + b_row(row) * b.scale_ld;
+  }
+  /// Whether rows of codes start at multiples of 16 bytes, and of scales at multiples of 4.
+  QT_FN bool aligned() const {
+    return ((u64(a_codes) | u64(b_codes) | u64(a.ld / 2) | u64(b.ld / 2)) & 15u) == 0u &&
+           ((u64(a_scales) | u64(b_scales) | u64(a.scale_ld) | u64(b.scale_ld)) & 3u) == 0u;
+  }
+};
+
+/// What a lane copies of every whole stage.
+template <class Config>
+struct Copies {
+  using S = Stage<Config>;
+  const u8* codes[S::code_turns];
+  const u8* scales[S::scale_turns];
+
+  /// Waves take copies in turn; those of the last turn that are left over repeat the last copy.
+  QT_FN static u32 copy_of(u32 turn, u32 all) {
+    return min_u32(turn * kWaves + wave_index(), all - 1u);
+  }
+  QT_FN explicit Copies(const Operands<Config>& from) {
+    const u32 lane = wave_lane();
+    QT_UNROLL
+    for (u32 i = 0; i < S::code_turns; ++i) {
+      const u32 row = copy_of(i, S::code_copies) * 16u + lane / 4u;
+      codes[i] = from.codes(row) + ((lane ^ (row >> 2)) & 3u) * 16u;
+    }
+    QT_UNROLL
+    for (u32 i = 0; i < S::scale_turns; ++i)
+      scales[i] = from.scales(min_u32(copy_of(i, S::scale_copies) * 64u + lane, S::rows - 1u));
+  }
+  /// Starts stage `s` on its way to `to`.
+  QT_FN void start(i64 s, u32 to) const {
+    QT_UNROLL
+    for (u32 i = 0; i < S::code_turns; ++i)
+      copy_to_lds_16(to + copy_of(i, S::code_copies) * 1024u, codes[i] + s * (kChunk / 2));
+    QT_UNROLL
+    for (u32 i = 0; i < S::scale_turns; ++i)
+      copy_to_lds_4(to + S::scales_at + copy_of(i, S::scale_copies) * 256u,
+                    scales[i] + s * (kChunk / 32));
+  }
+};
+
+QT_FN Words4 load_piece(const u8* from, bool aligned) {
+  if (aligned) return load_words(reinterpret_cast<const Words4*>(from));
+  Words4 v = {};
+  QT_UNROLL
+  for (u32 i = 0; i < 16u; ++i) v.word[i / 4u] |= u32(from[i]) << (8u * (i % 4u));
+  return v;
+}
+
+/// Stage `s` by registers, codes of zero from element k_end on.
+template <class Config>
+QT_FN void bring_by_registers(const Operands<Config>& from, i64 s, i64 k_end, u32 to) {
+  using S = Stage<Config>;
+  const bool aligned = from.aligned();
+  for (u32 at = thread_index(); at < S::rows * 4u; at += kThreads) {
+    const u32 row = at / 4u, piece = at % 4u;
+    const i64 block = s * 4 + piece;
+    const bool inside = block * 32 < k_end;
+    store_shared_4(to + code_place(row, piece),
+                   inside ? load_piece(from.codes(row) + block * 16, aligned) : Words4{});
+    store_shared_u8(to + S::scales_at + at, inside ? u32(from.scales(row)[block]) : kOne);
+  }
+}
+
+/// One instruction's tile: rows and columns of D, elements of K, and the sums of a lane.
+template <int shape>
+struct Tile {
+  static constexpr u32 size = 16, steps = 1, sums = 4;  // steps: of a stage
+  QT_FN static void multiply(float (&d)[sums], const Words4& a, u32 a_scale, const Words4& b,
+                             u32 b_scale) {
+    mfma_scale_16x16x128(d, a, a_scale, b, b_scale);
+  }
+  /// Row of the first operand that a lane's sums from 4 * quad on start at.
+  QT_FN static u32 first_of(u32, u32 lane) { return 4u * (lane / 16u); }
+};
+template <>
+struct Tile<32> {
+  static constexpr u32 size = 32, steps = 2, sums = 16;
+  QT_FN static void multiply(float (&d)[sums], const Words4& a, u32 a_scale, const Words4& b,
+                             u32 b_scale) {
+    mfma_scale_32x32x64(d, a, a_scale, b, b_scale);
+  }
+  QT_FN static u32 first_of(u32 quad, u32 lane) { return 8u * quad + 4u * (lane / 32u); }
+};
+
+/// A lane's block of a tile row, and its scale.
+struct Fragment {
+  Words4 codes;
+  u32 scale;
+};
+template <class Config>
+QT_FN Fragment fragment_of(u32 stage, u32 row, u32 block) {
+  return {load_shared_4(stage + code_place(row, block)),
+          load_shared_u8(stage + Stage<Config>::scales_at + row * 4u + block)};
+}
+
+/// z at (row, column), inside it.
+template <class Config>
+QT_FN float z_of(const qt_args& args, const Product& p, i64 row, i64 column, float sum) {
+  float z = mul(mul(args.alpha, Config::descale), sum);
+  if constexpr (Config::accumulate)
+    if (args.beta != 0.0f)
+      z += mul(args.beta, element<Config::side>(args.c.data, place_of(args.c, p.d, row, column)));
+  if constexpr (Config::bias)
+    z += element<Config::side>(args.bias, bias_place<Config::grouping>(p, args.n) + column);
+  return z;
+}
+
+/// Four neighbours of a row of D from `column` on, as far as they exist.
+template <class Config>
+QT_FN void store_quad(const qt_args& args, const Product& p, i64 row, i64 column, bool wide,
+                      const float* sums) {
+  float z[4];
+  QT_UNROLL
+  for (int e = 0; e < 4; ++e)
+    z[e] = column + e < args.n ? z_of<Config>(args, p, row, column + e, sums[e]) : 0.0f;
+  if constexpr (Config::epilogue == Epilogue::none && !Config::keeps_z) {
+    if (wide && column + 4 <= args.n) {
+      u8* const to = static_cast<u8*>(args.d.data) +
+                     place_of(args.d, p.d, row, column) * bytes_of(Config::output);
+      if constexpr (Config::output == DType::f32) {
+        store_global(reinterpret_cast<Words4*>(to),
+                     {{bits_of(z[0]), bits_of(z[1]), bits_of(z[2]), bits_of(z[3])}});
+      } else {
+        store_global(reinterpret_cast<Words2*>(to), {{pack_pair<Config::output>(z[0], z[1]),
+                                                      pack_pair<Config::output>(z[2], z[3])}});
+      }
+      return;
+    }
+  }
+  QT_UNROLL
+  for (int e = 0; e < 4; ++e)
+    if (column + e < args.n)
+      finish_element<Config>(args, {p.d, p.end, args.n}, row, column + e, z[e]);
+}
+
+/// Four outputs of a SwiGLU, as far as they exist.
+template <class Config>
+QT_FN void store_outputs(const qt_args& args, const Product& p, i64 row, i64 output,
+                         const float* gates, const float* values) {
+  QT_UNROLL
+  for (int e = 0; e < 4; ++e) {
+    if (output + e >= args.n / 2) continue;
+    const i64 gate_at = gate_column<Config::epilogue>(output + e);
+    const i64 value_at = value_column<Config::epilogue>(output + e, args.n);
+    finish_pair<Config>(args, {p.d, p.end, args.n}, row, output + e,
+                        z_of<Config>(args, p, row, gate_at, gates[e]),
+                        z_of<Config>(args, p, row, value_at, values[e]));
+  }
+}
+
+}  // namespace mfma_scale
+
+/// One block of four waves computes one tile_m x tile_n tile; grid: as TileWalk::find_of_block
+/// wants it.
+template <class Config>
+QT_FN void gemm_mfma_scale(const Config&, const qt_args& args) {
+  using namespace mfma_scale;
+  using S = Stage<Config>;
+  using T = Tile<Config::shape>;
+  constexpr u32 wave_m = Config::tile_m / Config::waves_m,
+                wave_n = Config::tile_n / Config::waves_n;
+  constexpr int tiles_m = wave_m / T::size, tiles_n = wave_n / T::size;
+  constexpr bool paired = is_gated(Config::epilogue);
+  static_assert(Config::waves_m * Config::waves_n == kWaves, "four waves share a tile");
+  static_assert(tiles_m * T::size == wave_m && tiles_n * T::size == wave_n,
+                "a wave's part is made of the instruction's tiles");
+  static_assert(!paired || tiles_n % 2 == 0, "a wave has gates and values");
+  static_assert((Config::stages - 1) * S::copies < 64, "copies in flight are counted to 63");
+
+  TileWalk<Config, u32(Config::tile_m)> tiles(args, args.m, args.n, args.k, Config::tile_n);
+  if (!tiles.find_of_block()) return;
+  const Product p = tiles.product();
+  const i64 row0 = p.first + i64(tiles.y) * Config::tile_m;
+  const i64 column0 = i64(tiles.x) * Config::tile_n;
+  const i64 k_end = (p.k + 31) / 32 * 32;
+  const i64 stages = (k_end + kChunk - 1) / kChunk;
+
+  const Operands<Config> from(args, p, row0, column0);
+  const Copies<Config> copies(from);
+  const i64 by_copies = from.aligned() ? k_end / kChunk : 0;  // whole stages
+  const auto place_of_stage = [](i64 s) QT_INLINE {
+    return shared_base() + u32(s % Config::stages) * S::bytes;
+  };
+  const auto bring = [&](i64 s) QT_INLINE {
+    if (s < by_copies)
+      copies.start(s, place_of_stage(s));
+    else if (s < stages)
+      bring_by_registers<Config>(from, s, k_end, place_of_stage(s));
+  };
+
+  QT_UNROLL
+  for (int s = 0; s < Config::stages - 1; ++s) bring(s);
+
+  const u32 wave = wave_index(), lane = wave_lane();
+  const u32 first_m = wave / Config::waves_n * wave_m, first_n = wave % Config::waves_n * wave_n;
+  const u32 in_tile = lane % T::size, k_block = lane / T::size;
+  float sums[tiles_n][tiles_m][T::sums] = {};
+  for (i64 s = 0; s < stages; ++s) {
+    // Later stages may be on their way where all their copies are.
+    if (s + Config::stages - 2 < by_copies)
+      wait_copies<(Config::stages - 2) * int(S::copies)>();
+    else
+      wait_copies<0>();
+    sync_lds();
+    bring(s + Config::stages - 1);
+
+    const u32 stage = place_of_stage(s);
+    QT_UNROLL
+    for (u32 step = 0; step < T::steps; ++step) {
+      const u32 block = step * (4u / T::steps) + k_block;
+      Fragment b[tiles_n];
+      QT_UNROLL
+      for (int j = 0; j < tiles_n; ++j)
+        b[j] = fragment_of<Config>(stage, S::tile_m + first_n + u32(j) * T::size + in_tile, block);
+      QT_UNROLL
+      for (int i = 0; i < tiles_m; ++i) {
+        const Fragment a = fragment_of<Config>(stage, first_m + u32(i) * T::size + in_tile, block);
+        QT_UNROLL
+        for (int j = 0; j < tiles_n; ++j)
+          T::multiply(sums[j][i], b[j].codes, b[j].scale, a.codes, a.scale);
+      }
+    }
+  }
+
+  const i64 d_row = args.d.ld * bytes_of(Config::output);
+  const bool wide =
+      ((u64(args.d.data) | u64(d_row) | u64(args.d.batch_stride * bytes_of(Config::output))) &
+       (4u * bytes_of(Config::output) - 1u)) == 0u;
+  QT_UNROLL
+  for (int i = 0; i < tiles_m; ++i) {
+    const i64 row = row0 + first_m + u32(i) * T::size + in_tile;
+    if (row >= p.end) continue;
+    QT_UNROLL
+    for (int j = 0; j < (paired ? tiles_n / 2 : tiles_n); ++j) {
+      QT_UNROLL
+      for (u32 quad = 0; quad < T::sums / 4u; ++quad) {
+        const u32 column = first_n + u32(j) * T::size + T::first_of(quad, lane);
+        if constexpr (paired) {
+          store_outputs<Config>(args, p, row, from.columns.output(column), &sums[j][i][4 * quad],
+                                &sums[j + tiles_n / 2][i][4 * quad]);
+        } else {
+          store_quad<Config>(args, p, row, column0 + column, wide, &sums[j][i][4 * quad]);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace qt::hip
+
+#endif

@@ -1,0 +1,243 @@
+// Every HIP family, compiled by clang for gfx950 without a GPU: the default and the variants that
+// differ most from it. None may spill, and products must use the scaled matrix instructions.
+#include <doctest/doctest.h>
+#include <stdlib.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <iostream>
+#include <sstream>
+
+#include "generator/hip/families.hpp"
+#include "runtime/hip/clang.hpp"
+#include "runtime/hip/code_object.hpp"
+#include "tests/hip/problems.hpp"
+
+using namespace quarterturn;
+using namespace qturn_test;
+
+namespace {
+
+const Target kTarget = *parse_target("gfx950");
+
+struct Job {
+  std::string name, entry, text;
+  std::vector<std::string> needs;  ///< instructions of the disassembly
+};
+
+std::string disassembly_of(const std::string& object) {
+  const auto command = "llvm-objdump-22 -d --mcpu=gfx950 " + object + " 2>&1";
+  FILE* pipe = ::popen(command.c_str(), "r");
+  std::string out;
+  char buffer[65536];
+  while (const auto got = std::fread(buffer, 1, sizeof buffer, pipe)) out.append(buffer, got);
+  return ::pclose(pipe) == 0 ? out : std::string();
+}
+
+std::string complaint_about(const hip::Clang& clang, const Job& job, const std::string& folder) {
+  std::filesystem::create_directory(folder);
+  const auto log = clang.compile(job.text, kTarget, {"-Wall", "-Wextra"}, folder);
+  if (!log.ok()) return log.status().message();
+  if (!log->empty()) return *log;
+  std::ifstream in(folder + "/kernel.hsaco", std::ios::binary);
+  std::ostringstream code;
+  code << in.rdbuf();
+  const auto object = hip::read_code_object(code.str());
+  if (!object.ok()) return object.status().message();
+  if (object->target != "amdgcn-amd-amdhsa--gfx950") return "made for " + object->target;
+  const auto* kernel = object->find(job.entry);
+  if (!kernel) return "has no kernel " + job.entry;
+  if (kernel->wave != 64) return "wavefronts are not of 64 lanes";
+  // Scalar registers spill into lanes of vector registers, not to memory.
+  if (kernel->scratch_bytes != 0 || kernel->vector_spills != 0)
+    return std::to_string(kernel->scratch_bytes) + " bytes of scratch, " +
+           std::to_string(kernel->vector_spills) + " registers spilled";
+  if (job.needs.empty()) return {};
+  const auto text = disassembly_of(folder + "/kernel.hsaco");
+  if (text.empty()) return {};  // no disassembler
+  for (const auto& word : job.needs)
+    if (text.find(word) == std::string::npos) return "has no " + word;
+  return {};
+}
+
+void compile_jobs(const std::vector<Job>& jobs, std::size_t least) {
+  const auto clang = hip::Clang::find("", Worker(), WorkerLimits());
+  if (!clang.ok()) {
+    std::cout << "SKIPPED: " << clang.status().message() << "\n";
+    return;
+  }
+  char folder[] = "/tmp/qturn-hip-XXXXXX";
+  REQUIRE(::mkdtemp(folder));
+  const auto work = [&](std::size_t from) {
+    std::vector<std::string> complaints;
+    for (std::size_t i = from; i < jobs.size(); i += 2) {
+      const auto what =
+          complaint_about(*clang, jobs[i], std::string(folder) + "/" + std::to_string(i));
+      if (!what.empty()) complaints.push_back(jobs[i].name + ": " + what);
+    }
+    return complaints;
+  };
+  auto other = std::async(std::launch::async, work, 1);
+  for (const auto& complaint : work(0)) FAIL_CHECK(complaint);
+  for (const auto& complaint : other.get()) FAIL_CHECK(complaint);
+  CHECK(jobs.size() >= least);
+  std::cout << jobs.size() << " kernels compiled\n";
+  std::filesystem::remove_all(folder);
+}
+
+class Jobs {
+ public:
+  void add(const Family& family, const Problem& p, const Variant& v,
+           std::vector<std::string> needs = {}) {
+    INFO(p.key());
+    REQUIRE(family.refuses(p, kTarget) == "");
+    REQUIRE(family.illegal(p, kTarget, v) == "");
+    const auto source = family.emit(p, kTarget, v);
+    CHECK(source.language == Language::hip);
+    const auto flat = flatten(source);
+    REQUIRE(flat.ok());
+    all_.push_back({v.text() + " for " + p.key(), source.entry, *flat, std::move(needs)});
+  }
+  void add(std::string_view name, const Problem& p) {
+    const Family* family = find_family(name);
+    REQUIRE(family);
+    add(*family, p, family->default_variant(p, kTarget));
+  }
+  void compile(std::size_t least) const { compile_jobs(all_, least); }
+
+ private:
+  std::vector<Job> all_;
+};
+
+const Extent kTokens{1, 8192}, kWidth = Extent::exactly(4096);
+
+Problem quantize_of(DType type, std::int32_t g, ScaleRule rule, Rounding rounding, Copies copies) {
+  return quantize_problem(kTokens, kWidth, type, g, rule, rounding, copies);
+}
+
+}  // namespace
+
+TEST_CASE("hip quantisers compile without spills") {
+  Jobs jobs;
+  const auto add = [&](const Problem& p) { jobs.add("hip_quantize", p); };
+  add(quantize_of(DType::bf16, 32, ScaleRule::rceil, Rounding::rne, Copies::rows));
+  add(quantize_of(DType::f32, 256, ScaleRule::quest, Rounding::sr16, Copies::rows));
+  add(quantize_of(DType::f16, 128, ScaleRule::ts34, Rounding::rne, Copies::rows));
+  add(quantize_of(DType::bf16, 32, ScaleRule::rceil, Rounding::sr16, Copies::both));
+  add(quantize_of(DType::bf16, 128, ScaleRule::search, Rounding::rne, Copies::columns));
+  add(quantize_of(DType::f32, 256, ScaleRule::even, Rounding::sr16, Copies::both));
+  auto squares = quantize_of(DType::bf16, 0, ScaleRule::floor, Rounding::rne, Copies::both);
+  squares.scale_block = ScaleBlock::b32x32;
+  add(squares);
+  auto normed = quantize_of(DType::bf16, 32, ScaleRule::rceil, Rounding::rne, Copies::rows);
+  normed.prologue = Prologue::rmsnorm;
+  add(normed);
+  auto gated = quantize_of(DType::bf16, 32, ScaleRule::rceil, Rounding::rne, Copies::both);
+  gated.prologue = Prologue::swiglu_split;
+  add(gated);
+  auto tokens = quantize_of(DType::bf16, 32, ScaleRule::rceil, Rounding::sr16, Copies::both);
+  tokens.grouping = Grouping::k_grouped;
+  tokens.groups = {1, 64};
+  add(tokens);
+  jobs.compile(10);
+}
+
+TEST_CASE("hip simple kernels compile without spills") {
+  Jobs jobs;
+  Problem p;
+  p.m = kTokens;
+  p.k = kWidth;
+  p.op = Op::dequantize;
+  p.a_type = DType::mxfp4;
+  p.a_layout = Layout::plain;
+  p.d_type = DType::bf16;
+  jobs.add("hip_dequantize", p);
+  p.op = Op::hadamard;
+  p.a_type = DType::bf16;
+  p.a_layout = Layout::chosen;
+  p.rotation = 128;
+  jobs.add("hip_hadamard", p);
+  p.op = Op::column_sums;
+  p.rotation = 0;
+  p.d_type = DType::f32;
+  jobs.add("hip_column_sums", p);
+  jobs.compile(3);
+}
+
+TEST_CASE("hip products compile without spills, on the matrix cores") {
+  Jobs jobs;
+  const Family& family = hip::gemm_mfma_scale();
+  const std::vector<std::string> needs = {"global_load_lds_dwordx4", "global_load_lds_dword ",
+                                          "cbsz:4 blgp:4"};
+  const auto add = [&](const Problem& p,
+                       std::initializer_list<std::pair<const std::string, int>> values) {
+    auto v = family.default_variant(p, kTarget);
+    for (const auto& [name, value] : values) v.values[name] = value;
+    auto all = needs;
+    all.push_back(v.value("shape") == 16 ? "v_mfma_scale_f32_16x16x128_f8f6f4"
+                                         : "v_mfma_scale_f32_32x32x64_f8f6f4");
+    jobs.add(family, p, v, all);
+  };
+  const auto large = gemm_problem(kTokens, kWidth, kWidth, DType::bf16);
+  add(large, {});
+  add(large, {{"shape", 32}});
+  add(large, {{"tile_m", 256}, {"tile_n", 256}, {"stages", 4}});
+  add(large, {{"tile_m", 256}, {"tile_n", 256}, {"shape", 32}, {"stages", 2}});
+  add(large, {{"tile_m", 64}, {"tile_n", 256}, {"raster", 1}});
+  auto full = gemm_problem({0, 1 << 20}, {1, 1 << 20}, {0, 1 << 20}, DType::f32);
+  full.bias = Bias::per_column;
+  full.accumulate = Accumulate::accumulate;
+  full.rotation = 32;
+  full.scale_rule = ScaleRule::ts34;
+  add(full, {});
+  add(gemm_problem({1, 16}, kWidth, kWidth, DType::f16), {});
+  add(gemm_problem({1, 32}, kWidth, kWidth, DType::f16), {{"tile_n", 256}, {"shape", 32}});
+  auto gated = large;
+  gated.epilogue = Epilogue::swiglu_split;
+  gated.pre_activation = PreActivation::kept;
+  gated.bias = Bias::per_column;
+  add(gated, {});
+  auto backward = large;
+  backward.epilogue = Epilogue::dswiglu;
+  backward.accumulate = Accumulate::accumulate;
+  add(backward, {});
+  auto gelu = large;
+  gelu.epilogue = Epilogue::gelu;
+  gelu.contract = Contract::fast;
+  add(gelu, {});
+  auto experts = large;
+  experts.grouping = Grouping::m_contiguous;
+  experts.groups = {1, 64};
+  add(experts, {});
+  jobs.compile(12);
+}
+
+TEST_CASE("every hip family is compiled by one of these tests") {
+  CHECK(hip::families().size() == 5);
+}
+
+TEST_CASE("hip plans solve products of quantised and of high-precision operands on gfx950 alone") {
+  auto p = gemm_problem(kTokens, kWidth, kWidth, DType::bf16);
+  CHECK(default_plan(p, kTarget).ok());
+  p.op = Op::hadamard_gemm;
+  p.a_type = p.b_type = DType::bf16;
+  p.rotation = 32;
+  const auto plan = default_plan(p, kTarget);
+  REQUIRE(plan.ok());
+  CHECK(plan->steps.size() == 3);
+  CHECK(check_plan(p, kTarget, *plan).ok());
+  const auto older = default_plan(p, *parse_target("gfx942"));
+  CHECK(older.status().code() == Code::not_supported);
+  CHECK(older.status().message().find("QTURN_BACKEND=cpu") != std::string::npos);
+}
+
+TEST_CASE("what is no code object is refused, cut anywhere") {
+  for (const std::string text : {"",
+                                 "\x7f"
+                                 "ELF",
+                                 "not an ELF file at all, but longer than its header would be: "
+                                 "................................................."})
+    CHECK(hip::read_code_object(text).status().code() == Code::rejected);
+}
