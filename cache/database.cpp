@@ -298,11 +298,13 @@ Result<StoredAnswers> Database::answers(std::string_view target) {
       const auto env = envs->find(query.integer(2));
       if (env == envs->end()) return Status(Code::damaged, "a winner's env is missing");
       const auto [env_index, new_env] =
-          env_at.emplace(env->first, static_cast<std::uint32_t>(out.envs.size()));
+          env_at.try_emplace(env->first, static_cast<std::uint32_t>(out.envs.size()));
       if (new_env) out.envs.push_back(env->second);
       const auto plan =
-          plan_at.emplace(query.integer(1), static_cast<std::uint32_t>(plan_at.size())).first;
-      out.rows.push_back({query.text(0), plan->second, env_index->second});
+          plan_at.try_emplace(query.integer(1), static_cast<std::uint32_t>(plan_at.size())).first;
+      const auto key = query.view(0);
+      out.rows.push_back({out.keys.size(), key.size(), plan->second, env_index->second});
+      out.keys += key;
     }
     if (!query.status().ok()) return query.status();
     out.plans.resize(plan_at.size());

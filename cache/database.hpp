@@ -108,10 +108,14 @@ struct Undecided {
 /// What dispatch reads of the winners of one target; texts that rows share are there once.
 struct StoredAnswers {
   struct Row {
-    std::string problem;
-    std::uint32_t plan = 0, env = 0;  ///< into the lists below
+    std::size_t key = 0, key_size = 0;  ///< of the problem, in `keys`
+    std::uint32_t plan = 0, env = 0;    ///< into the lists below
   };
+  std::string_view problem(const Row& row) const {
+    return std::string_view(keys).substr(row.key, row.key_size);
+  }
   std::vector<Row> rows;
+  std::string keys;
   std::vector<std::string> plans;
   std::vector<std::shared_ptr<const Env>> envs;
 };

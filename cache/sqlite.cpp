@@ -163,7 +163,7 @@ Status Query::run() {
   return status_;
 }
 
-std::string Query::text(int column) const {
+std::string_view Query::view(int column) const {
   const auto* data = sqlite3_column_text(statement_, column);
   const int size = sqlite3_column_bytes(statement_, column);
   if (data == nullptr) return {};

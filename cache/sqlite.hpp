@@ -84,7 +84,8 @@ class Query {
 
   std::int64_t integer(int column) const { return sqlite3_column_int64(statement_, column); }
   double real(int column) const { return sqlite3_column_double(statement_, column); }
-  std::string text(int column) const;
+  std::string text(int column) const { return std::string(view(column)); }
+  std::string_view view(int column) const;  ///< valid until the next step
   Bytes bytes(int column) const;
   int columns() const { return sqlite3_column_count(statement_); }
   int type(int column) const { return sqlite3_column_type(statement_, column); }

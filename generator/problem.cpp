@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <iterator>
 #include <vector>
@@ -134,6 +135,49 @@ Result<Problem> parse_problem(std::string_view key) {
     if (auto status = set_field(problem, word.substr(0, equals), word.substr(equals + 1), next);
         !status.ok())
       return status;
+  }
+  return problem;
+}
+
+namespace {
+
+std::string_view first_word(std::string_view& text) {
+  const auto space = std::min(text.find(' '), text.size());
+  const auto word = text.substr(0, space);
+  text.remove_prefix(std::min(space + 1, text.size()));
+  return word;
+}
+
+}  // namespace
+
+// Applies what differs, where both keys name the same fields in the same order.
+bool ProblemReader::read_changes(std::string_view key) {
+  std::string_view before = last_;
+  std::size_t next = 0;
+  while (!key.empty() && !before.empty()) {
+    const auto word = first_word(key), known = first_word(before);
+    if (word == known) continue;
+    const auto equals = word.find('=');
+    if (equals == std::string_view::npos || equals != known.find('=') ||
+        word.substr(0, equals) != known.substr(0, equals) ||
+        !set_field(problem_, word.substr(0, equals), word.substr(equals + 1), next).ok())
+      return false;
+  }
+  return key.empty() && before.empty();
+}
+
+Result<Problem> ProblemReader::read(std::string_view key) {
+  if (!last_.empty() && read_changes(key)) {
+    last_ = key;
+    return problem_;
+  }
+  last_.clear();
+  auto problem = parse_problem(key);
+  if (!problem.ok()) return problem.status();
+  // In the canonical order no field stands there twice.
+  if (problem->key() == key) {
+    problem_ = *problem;
+    last_ = key;
   }
   return problem;
 }

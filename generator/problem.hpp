@@ -98,6 +98,19 @@ struct Problem {
 /// ignored.
 Result<Problem> parse_problem(std::string_view key);
 
+/// parse_problem for many keys in a row: what a key has in common with the one before is not read
+/// again.
+class ProblemReader {
+ public:
+  Result<Problem> read(std::string_view key);
+
+ private:
+  bool read_changes(std::string_view key);
+
+  std::string last_;
+  Problem problem_;  ///< that last_ names
+};
+
 /// Whether the problem makes sense on any machine: sizes, divisibility, rotation, rounding rules.
 /// The message names the field, what was given and what is allowed.
 Status validate(const Problem& problem);

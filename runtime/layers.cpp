@@ -25,12 +25,13 @@ Status append_winners(Database& database, const Env& here, Layer layer, std::int
     plans.push_back(plan.ok() ? std::optional<SharedPlan>(std::move(*plan)) : std::nullopt);
   }
   out.answers.reserve(out.answers.size() + stored->rows.size());
+  ProblemReader reader;
   for (const auto& row : stored->rows) {
     const Validity validity = validities[row.env];
     if (validity == Validity::foreign || !plans[row.plan]) continue;
-    auto problem = parse_problem(row.problem);
+    const auto problem = reader.read(stored->problem(row));
     if (!problem.ok()) continue;
-    out.answers.push_back({std::move(*problem), *plans[row.plan], validity, layer, order, place});
+    out.answers.push_back({*problem, *plans[row.plan], validity, layer, order, place});
   }
   return {};
 }

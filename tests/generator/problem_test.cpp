@@ -81,6 +81,41 @@ TEST_CASE("problem.parse refuses what it does not know") {
   CHECK(parse_problem("gemm").status().code() == Code::invalid_problem);
 }
 
+TEST_CASE("problem.a reader of many keys reads each as if it were alone") {
+  const auto base = fprop().key();
+  auto other = fprop();
+  other.n = Extent::exactly(64);
+  auto turned = other;
+  turned.role = Role::wgrad;
+  turned.signs = Signs::fixed;
+  const std::string keys[] = {base,
+                              other.key(),
+                              base + " m=9",
+                              other.key() + " m=9",
+                              base,
+                              turned.key(),
+                              "",
+                              "op=gemn",
+                              other.key(),
+                              base.substr(0, base.rfind(' ')),
+                              base + " signs=fixed",
+                              "n=64 m=7 n=96",
+                              "n=65 m=7 n=96",
+                              "n=64  m=7",
+                              other.key() + " flavour=sweet",
+                              base};
+  ProblemReader reader;
+  for (const auto& key : keys) {
+    CAPTURE(key);
+    const auto wanted = parse_problem(key), got = reader.read(key);
+    REQUIRE(wanted.ok() == got.ok());
+    if (wanted.ok())
+      CHECK(*got == *wanted);
+    else
+      CHECK(got.status().message() == wanted.status().message());
+  }
+}
+
 TEST_CASE("problem.parse_enum covers every spelling once") {
   for (std::size_t i = 0; i < EnumNames<ScaleRule>::names.size(); ++i) {
     const auto rule = static_cast<ScaleRule>(i);
