@@ -4,7 +4,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <future>
 #include <iostream>
@@ -28,13 +30,20 @@ inline void require(const Status& status) {
   if (!status.ok()) throw std::runtime_error(status.message());
 }
 
-/// Device 0 with its primary context current on the calling thread.
+/// When a simulated device does asynchronous work.
+enum class Landing { late, eager, mixed };
+
+/// A device with its primary context current on the calling thread that found it last.
 class Device {
  public:
-  /// The device, or null with the reason in `why`.
-  static Device* find(std::string& why) {
-    static std::string reason;
-    static Device* const device = open(reason);
+  /// Device `ordinal`, or null with the reason in `why`.
+  static Device* find(std::string& why, int ordinal = 0) {
+    static std::mutex mutex;
+    static std::map<int, std::pair<Device*, std::string>> all;
+    const std::lock_guard lock(mutex);
+    if (const auto found = all.find(ordinal); found == all.end())
+      all[ordinal].first = open(all[ordinal].second, ordinal);
+    const auto& [device, reason] = all[ordinal];
     why = reason;
     return device;
   }
@@ -44,6 +53,8 @@ class Device {
   std::int64_t units() const { return units_; }
   cuda::CUstream stream() const { return stream_; }
   const std::string& name() const { return name_; }
+  /// Kernels run on CPU fibers, and memory ends at a page that faults (tests/simulated/).
+  bool simulated() const { return name_.starts_with("simulated"); }
 
   /// Makes the device's context current on another thread.
   void enter() const { check(api_->cuCtxPushCurrent(context_), "enter the context"); }
@@ -89,6 +100,13 @@ class Device {
     return kernels_.emplace(*flat, std::move(kernel)).first->second;
   }
 
+  /// On a simulated device: how the launches that follow are run (simulated::Schedule).
+  void schedule(std::uint64_t seed, Landing landing, std::uint32_t resident_blocks = 3) const {
+    using Set = void (*)(std::uint64_t, int, std::uint32_t);
+    if (const auto set = reinterpret_cast<Set>(api_->library.symbol("qturn_simulated_schedule")))
+      set(seed, static_cast<int>(landing), resident_blocks);
+  }
+
   /// Enqueues one call of a variant.
   void run(const Family& family, const Problem& problem, const Variant& variant,
            const qt_args& args) {
@@ -97,9 +115,13 @@ class Device {
   }
 
  private:
-  static Device* open(std::string& why) {
-    auto api = cuda::driver_api();
+  static Device* open(std::string& why, int ordinal) {
+    // A double of libcuda and libnvrtc in one file: kernels run on CPU fibers.
+    const char* simulated = std::getenv("QTURN_TEST_SIMULATED_CUDA");
+    const std::string library = simulated ? simulated : "";
+    auto api = cuda::driver_api(library);
     if (!api.ok()) return why = api.status().message(), nullptr;
+    if (!library.empty()) require(cuda::nvrtc_open(0, library));
     if (auto identity = cuda::nvrtc_identity(); !identity.ok())
       return why = identity.status().message(), nullptr;
     auto device = std::make_unique<Device>();
@@ -107,7 +129,8 @@ class Device {
     const auto& d = **api;
     int major = 0, minor = 0, units = 0, count = 0;
     d.cuDeviceGetCount(&count);
-    if (count == 0 || d.cuDeviceGet(&device->device_, 0) != 0) return why = "no device", nullptr;
+    if (ordinal >= count || d.cuDeviceGet(&device->device_, ordinal) != 0)
+      return why = "no device", nullptr;
     d.cuDeviceGetAttribute(&major, cuda::kDeviceCapabilityMajor, device->device_);
     d.cuDeviceGetAttribute(&minor, cuda::kDeviceCapabilityMinor, device->device_);
     d.cuDeviceGetAttribute(&units, cuda::kDeviceSmCount, device->device_);
@@ -115,7 +138,8 @@ class Device {
     d.cuDeviceGetName(name, sizeof name, device->device_);
     device->name_ = name;
     device->units_ = units;
-    device->target_ = *parse_target(fmt::format("sm_{}{}{}", major, minor, major >= 9 ? "a" : ""));
+    const char* features = major >= 10 ? "f" : major == 9 ? "a" : "";
+    device->target_ = *parse_target(fmt::format("sm_{}{}{}", major, minor, features));
     if (d.cuDevicePrimaryCtxRetain(&device->context_, device->device_) != 0 ||
         d.cuCtxPushCurrent(device->context_) != 0 || d.cuStreamCreate(&device->stream_, 1) != 0)
       return why = "no context", nullptr;
@@ -134,12 +158,12 @@ class Device {
 };
 
 /// Device memory between two guards of 4096 bytes of 0xff, itself filled with 0xff at first: codes
-/// of -6, scales of NaN, floats of NaN.
+/// of -6, scales of NaN, floats of NaN. On a simulated device nothing lies behind it.
 class Memory {
  public:
-  Memory(Device& device, std::int64_t bytes) : device_(device), bytes_(bytes) {
-    device.check(device.api().cuMemAlloc(&whole_, static_cast<std::size_t>(bytes) + 2 * kGuard),
-                 "allocate");
+  Memory(Device& device, std::int64_t bytes)
+      : device_(device), bytes_(bytes), behind_(device.simulated() ? 0 : kGuard) {
+    device.check(device.api().cuMemAlloc(&whole_, whole_bytes()), "allocate");
     poison();
   }
   template <class T>
@@ -152,10 +176,8 @@ class Memory {
   ~Memory() { device_.api().cuMemFree(whole_); }
 
   void poison() {
-    device_.check(
-        device_.api().cuMemsetD8Async(whole_, 0xff, static_cast<std::size_t>(bytes_) + 2 * kGuard,
-                                      device_.stream()),
-        "poison");
+    device_.check(device_.api().cuMemsetD8Async(whole_, 0xff, whole_bytes(), device_.stream()),
+                  "poison");
     device_.synchronize();
   }
   void upload(const void* from) {
@@ -168,11 +190,13 @@ class Memory {
   template <class T = unsigned char>
   std::vector<T> download() const {
     device_.synchronize();
-    std::vector<unsigned char> all(static_cast<std::size_t>(bytes_) + 2 * kGuard);
+    std::vector<unsigned char> all(whole_bytes());
     device_.check(device_.api().cuMemcpyDtoH(all.data(), whole_, all.size()), "download");
-    for (std::size_t i = 0; i < kGuard; ++i)
-      if (all[i] != 0xff || all[all.size() - 1 - i] != 0xff)
-        throw std::runtime_error("a kernel wrote outside its result");
+    const auto is_kept = [](unsigned char byte) { return byte == 0xff; };
+    const auto end = all.end() - static_cast<std::ptrdiff_t>(behind_);
+    if (!std::all_of(all.begin(), all.begin() + kGuard, is_kept) ||
+        !std::all_of(end, all.end(), is_kept))
+      throw std::runtime_error("a kernel wrote outside its result");
     std::vector<T> out(static_cast<std::size_t>(bytes_) / sizeof(T));
     std::memcpy(out.data(), all.data() + kGuard, out.size() * sizeof(T));
     return out;
@@ -181,8 +205,11 @@ class Memory {
 
  private:
   static constexpr std::size_t kGuard = 4096;
+  std::size_t whole_bytes() const { return static_cast<std::size_t>(bytes_) + kGuard + behind_; }
+
   Device& device_;
   std::int64_t bytes_;
+  std::size_t behind_;
   cuda::CUdeviceptr whole_ = 0;
 };
 

@@ -52,10 +52,21 @@ TEST_CASE("folders include only what the design lets them") {
 TEST_CASE("kernel texts include nothing from outside, but intrinsics in the primitive layer") {
   for (const auto& file : quarterturn::tree::source_files({"templates"})) {
     if (file.path == "templates/embedded.hpp") continue;
+    if (file.path.starts_with("templates/simulated/")) continue;  // host code, of tests alone
     const bool primitives = file.path.find("primitives") != std::string::npos;
     for (const auto& line : file.lines)
       if (line.rfind("#include <", 0) == 0)
         CHECK_MESSAGE((primitives && line == "#include <immintrin.h>"), file.path << ": " << line);
+  }
+}
+
+TEST_CASE("kernel texts and what is shipped include no simulated primitives") {
+  for (const auto& file : quarterturn::tree::source_files(
+           {"templates", "reference", "generator", "cache", "runtime", "tuner"})) {
+    if (file.path.starts_with("templates/simulated/")) continue;
+    for (const auto& line : file.lines)
+      if (line.starts_with("#include"))
+        CHECK_MESSAGE(line.find("simulated/") == std::string::npos, file.path << ": " << line);
   }
 }
 
