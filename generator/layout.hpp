@@ -2,7 +2,8 @@
 // take.
 //
 //   plain        codes [rows, K/2], low nibble = even element; scales [rows, K/32], a byte a block
-//   128x4        codes as plain; scales in the 128 x 4 tiles that Blackwell's tensor cores read
+//   128x4        codes as plain; scales in the 128 x 4 tiles that Blackwell's tensor cores read, 0
+//                behind a row's last block (templates/cuda/scales_128x4.h)
 //   aiter        scales and codes shuffled as gfx950 kernels read them
 //   e5m2         one FP8 E5M2 byte an element, relative to the row's reference exponent, which is
 //                the one scale byte of a row; K padded to 128 (Hopper; templates/cuda/expand.h)

@@ -12,6 +12,8 @@ std::vector<const Family*> families() {
           &gemm_e5m2(),
           &gemm_int8(),
           &gemm_bf16(),
+          &gemm_sm100(),
+          &gemm_sm120(),
           &gemm_mma(),
           &gemm_packed(),
           &gemm_packed_int8(),

@@ -12,6 +12,8 @@ const Family& gemm_e5m2();
 const Family& gemm_int8();
 const Family& gemm_bf16();
 const Family& gemm_mma();
+const Family& gemm_sm100();
+const Family& gemm_sm120();
 const Family& stand_in();
 const Family& gemm_packed();
 const Family& gemm_packed_int8();

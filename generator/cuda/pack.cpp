@@ -1,5 +1,5 @@
-// cuda_pack: quantised operands from packed codes and scales to the expanded rows or the permuted
-// weights that Hopper's GEMMs read (templates/cuda/pack.h).
+// cuda_pack: quantised operands from packed codes and scales to the layouts that GEMMs read
+// (templates/cuda/pack.h).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +10,9 @@
 
 namespace quarterturn::cuda {
 namespace {
+
+// A thread has a block of 32.
+bool by_blocks(Layout layout) { return layout == Layout::bf16 || layout == Layout::scales_128x4; }
 
 class Pack final : public Family {
  public:
@@ -24,8 +27,8 @@ class Pack final : public Family {
     if (p.d_layout == Layout::permuted)
       return p.batch.hi > 1 || p.grouping != Grouping::none ? "permutes one weight, not a batch"
                                                             : "";
-    if (p.d_layout == Layout::bf16) return {};
-    if (!is_expanded(p.d_layout)) return "writes layouts e5m2, int8_rows, bf16 and permuted";
+    if (by_blocks(p.d_layout)) return {};
+    if (!is_expanded(p.d_layout)) return "writes layouts e5m2, int8_rows, bf16, permuted and 128x4";
     return refuse_length(p, t);
   }
 
@@ -54,6 +57,8 @@ class Pack final : public Family {
       return text.source(p, t, v, "cuda/pack.h", "pack_permuted", entry);
     text.integer("threads", rows.threads, "of a block");
     if (p.d_layout == Layout::bf16) return text.source(p, t, v, "cuda/pack.h", "pack_bf16", entry);
+    if (p.d_layout == Layout::scales_128x4)
+      return text.source(p, t, v, "cuda/pack.h", "pack_128x4", entry);
     text.constant("qt::cuda::Expanded", "element", rows.element(), "");
     text.integer("threads_per_row", rows.threads_per_row, "that share a row");
     return text.source(p, t, v, "cuda/pack.h", "pack", entry);
@@ -68,7 +73,7 @@ class Pack final : public Family {
       out.grid = {static_cast<std::uint32_t>(ceil_div(args.m, 64)), 1, 1};
       return out;
     }
-    if (p.d_layout == Layout::bf16) {
+    if (by_blocks(p.d_layout)) {
       const auto blocks = args.m * (copy_length(p, args.k, args.groups) / 32);
       out.grid = {static_cast<std::uint32_t>(ceil_div(blocks, rows.threads)), 1,
                   static_cast<std::uint32_t>(args.batch)};

@@ -21,6 +21,7 @@
 #include "cuda/expand.h"
 #include "cuda/primitives_wgmma.h"
 #include "cuda/tile_walk.h"
+#include "cuda/tiles_in_flight.h"
 
 namespace qt::cuda {
 
@@ -59,34 +60,8 @@ QT_FN constexpr u32 chunk_of() {
   return Config::element == Expanded::bf16 ? 64u : 128u;
 }
 
-/// Columns of z that a tile has: tile_n neighbours, or of a split SwiGLU half as many gates and
-/// their values.
-template <class Config>
-struct TileColumns {
-  static constexpr bool halves = Config::epilogue == Epilogue::swiglu_split;
-  static constexpr int width = halves ? Config::tile_n / 2 : Config::tile_n;
-  i64 first, n;
-  QT_FN TileColumns(u32 x, i64 all) : first(i64(x) * width), n(all) {}
-  QT_FN i64 of(u32 c) const {
-    return halves && c >= u32(width) ? n / 2 + first + (c - u32(width)) : first + c;
-  }
-  /// Where columns end that lie beside column `c` of the tile.
-  QT_FN i64 end(u32 c) const { return halves && c < u32(width) ? n / 2 : n; }
-};
-
 /// Marks a column of an unfit row of B among the columns' factors: no product's NaN looks like it.
 constexpr u32 kUnfitFactor = 0xffffffffu;
-
-/// A place in the ring of stages.
-struct Ring {
-  u32 stage, parity;
-  QT_FN void advance(u32 stages) {
-    if (++stage == stages) {
-      stage = 0;
-      parity ^= 1u;
-    }
-  }
-};
 
 template <class Config>
 QT_FN void bring_tiles(const qt_args& args, const qt_tensor_map& a_map, const qt_tensor_map& b_map,

@@ -1,11 +1,11 @@
-// MXFP4 operands from packed codes and scales to expanded rows (expand.h), bf16 rows (bf16.h) or
-// permuted weights (permuted.h).
+// MXFP4 operands from packed codes and scales to expanded rows (expand.h), bf16 rows (bf16.h),
+// permuted weights (permuted.h), or the same codes and tiles of scales (scales_128x4.h).
 #ifndef QT_CUDA_PACK_H
 #define QT_CUDA_PACK_H
 
 #include "cuda/bf16.h"
 #include "cuda/permuted.h"
-#include "groups.h"
+#include "cuda/scales_128x4.h"
 
 namespace qt::cuda {
 
@@ -16,14 +16,6 @@ QT_FN Words4 load_codes(const u8* from, bool aligned) {
   QT_UNROLL
   for (u32 i = 0; i < 16u; ++i) v.word[i / 4u] |= u32(from[i]) << (8u * (i % 4u));
   return v;
-}
-
-/// Elements of a row of the operand, with its padding.
-template <class Config>
-QT_FN i64 length_of(const qt_args& args, i64 k) {
-  if constexpr (Config::grouping == Grouping::k_grouped)
-    return grouped_length(k, args.groups, Config::k_unit);
-  return round_up(k, Config::k_unit);
 }
 
 /// `threads_per_row` threads share a row, or one group's part of it, whose codes wait in shared
@@ -42,7 +34,7 @@ QT_FN void pack(const Config&, const qt_args& args) {
     part = group_place(group_range(args.group_sizes, entry, k), entry, Config::k_unit);
   const u32 given = u32(part.length / 32);
   const u32 blocks = u32(round_up(part.length, 128) / 32);
-  const i64 pitch = by_tokens ? length_of<Config>(args, k) : i64(blocks) * 32;
+  const i64 pitch = by_tokens ? packed_length<Config>(args, k) : i64(blocks) * 32;
   const StagedRow stage = staged_row(blocks);
   const u32 thread = thread_index(), t = thread % team;
   const u32 codes = shared_base() + thread / team * stage.bytes;
@@ -71,23 +63,50 @@ QT_FN void pack(const Config&, const qt_args& args) {
       bytes, blocks, shared_base() + teams * stage.bytes, range, thread);
 }
 
+/// A block of 32 of the operand, and the thread's place among them all.
+struct PackedBlock {
+  u64 index;
+  i64 row;
+  u32 block, blocks;
+  Words4 codes;
+  u32 byte;
+};
+/// False behind the last one.
+template <class Config>
+QT_FN bool read_block(const qt_args& args, PackedBlock& out) {
+  const i64 k = Config::k > 0 ? Config::k : args.k;
+  out.blocks = u32(packed_length<Config>(args, k) / 32);
+  out.index = u64(block_index()) * Config::threads + thread_index();
+  if (out.index >= u64(args.m) * out.blocks) return false;
+  out.row = i64(out.index / out.blocks);
+  out.block = u32(out.index - u64(out.row) * out.blocks);
+  const i64 batch = block_index_z();
+  const u8* from = static_cast<const u8*>(args.a.data) +
+                   (batch * args.a.batch_stride + out.row * args.a.ld) / 2 + out.block * 16u;
+  out.byte = static_cast<const u8*>(
+      args.a.scales)[batch * args.a.scale_batch_stride + out.row * args.a.scale_ld + out.block];
+  out.codes = load_codes(from, (reinterpret_cast<u64>(from) & 15u) == 0);
+  return true;
+}
+
+/// A thread moves a block of 32 and its scale, and zeros behind a row's last one.
+template <class Config>
+QT_FN void pack_128x4(const Config&, const qt_args& args) {
+  PackedBlock b;
+  if (!read_block<Config>(args, b)) return;
+  u8* const codes = static_cast<u8*>(args.d.data) + block_index_z() * args.d.batch_stride / 2;
+  store_global(reinterpret_cast<Words4*>(codes) + b.index, b.codes);
+  store_scale_128x4(static_cast<u8*>(args.d.scales) + block_index_z() * args.d.scale_batch_stride,
+                    b.row, b.block, b.blocks, b.byte);
+}
+
 /// A thread decodes a block of 32.
 template <class Config>
 QT_FN void pack_bf16(const Config&, const qt_args& args) {
-  const i64 k = Config::k > 0 ? Config::k : args.k;
-  const u32 blocks = u32(length_of<Config>(args, k) / 32);
-  const u64 index = u64(block_index()) * Config::threads + thread_index();
-  if (index >= u64(args.m) * blocks) return;
-  const u64 row = index / blocks;
-  const u32 block = u32(index - row * blocks);
-  const i64 batch = block_index_z();
-  const u8* from = static_cast<const u8*>(args.a.data) +
-                   (batch * args.a.batch_stride + i64(row) * args.a.ld) / 2 + block * 16u;
-  const u32 byte = static_cast<const u8*>(
-      args.a.scales)[batch * args.a.scale_batch_stride + i64(row) * args.a.scale_ld + block];
-  const Words4 v = load_codes(from, (reinterpret_cast<u64>(from) & 15u) == 0);
-  u16* const to = static_cast<u16*>(args.d.data) + batch * args.d.batch_stride;
-  store_block_bf16(to + index * 32u, v.word, byte);
+  PackedBlock b;
+  if (!read_block<Config>(args, b)) return;
+  u16* const to = static_cast<u16*>(args.d.data) + block_index_z() * args.d.batch_stride;
+  store_block_bf16(to + b.index * 32u, b.codes.word, b.byte);
 }
 
 /// A block permutes a stripe of 64 rows: four threads a row, one for each block of a chunk.

@@ -7,6 +7,7 @@
 #include "cuda/expand.h"
 #include "cuda/load.h"
 #include "cuda/rotate.h"
+#include "cuda/scales_128x4.h"
 #include "tokens.h"
 
 namespace qt::cuda {
@@ -22,11 +23,6 @@ QT_FN constexpr bool is_expanded(Output output) {
 }
 
 QT_FN constexpr i64 padding_unit(int rotation) { return rotation > 32 ? rotation : 32; }
-
-/// Byte of block `block` of row `row` in 128 x 4 tiles, `tiles` of them along K.
-QT_FN i64 place_128x4(i64 row, i64 block, i64 tiles) {
-  return ((row / 128) * tiles + block / 4) * 512 + (row % 32) * 16 + row / 32 % 4 * 4 + block % 4;
-}
 
 /// Rows of X that exist, in this batch entry or masked group; rows behind them count as zeros.
 template <class Config>
@@ -122,7 +118,7 @@ QT_FN void store_block(const Copy& to, u32 row, u32 block, u32 blocks, const u32
     for (int i = 0; i < 16; ++i) codes[i] = u8(packed[i / 4] >> (8 * (i % 4)));
   }
   if constexpr (Config::output == Output::scales_128x4) {
-    to.scales[place_128x4(row, block, ceil_div(blocks, 4))] = u8(byte);
+    store_scale_128x4(to.scales, row, block, blocks, byte);
   } else {
     to.scales[u64(row) * to.scale_ld + block] = u8(byte);
   }

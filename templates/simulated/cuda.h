@@ -5,6 +5,8 @@
 
 #include "simulated/cuda/primitives.h"
 #include "simulated/cuda/primitives_bf16.h"
+#include "simulated/cuda/primitives_mxf4.h"
+#include "simulated/cuda/primitives_sm100.h"
 #include "simulated/cuda/primitives_sm90.h"
 #include "simulated/cuda/primitives_wgmma.h"
 

@@ -1,32 +1,12 @@
 // Every CUDA family, compiled by NVRTC without a GPU: the default and the variants that differ most
 // from it, for the architectures they are legal on; none may spill or have its products serialised.
-#include <doctest/doctest.h>
-
-#include <future>
-#include <iostream>
 #include <map>
 
-#include "generator/cuda/families.hpp"
-#include "runtime/cuda/nvrtc.hpp"
+#include "compile_jobs.hpp"
 
 using namespace quarterturn;
 
 namespace {
-
-Problem gemm_problem(Contract contract, Spread spread, DType d_type, Extent k) {
-  Problem p;
-  p.op = Op::gemm;
-  p.role = Role::fprop;
-  p.m = {1, 8192};
-  p.n = Extent::exactly(4096);
-  p.k = k;
-  p.a_type = p.b_type = DType::mxfp4;
-  p.d_type = d_type;
-  p.rotation = 32;
-  p.contract = contract;
-  p.spread = spread;
-  return p;
-}
 
 Problem stand_in_problem(Layout layout, DType d_type) {
   auto p = gemm_problem(Contract::fast, Spread::narrow, d_type, Extent::exactly(4096));
@@ -160,79 +140,6 @@ std::vector<Problem> problems() {
       one_operand(Op::column_sums, DType::bf16, DType::f32, Layout::chosen, Layout::plain),
       one_operand(Op::column_sums, DType::f32, DType::f32, Layout::chosen, Layout::plain),
   };
-}
-
-// The default, then each parameter at its other values where that alone is legal.
-std::vector<Variant> corners(const Family& family, const Problem& p, const Target& t) {
-  const auto start = family.default_variant(p, t);
-  std::vector<Variant> out;
-  const auto add = [&](const Variant& v) {
-    if (family.illegal(p, t, v).empty()) out.push_back(v);
-  };
-  add(start);
-  for (const auto& axis : family.parameters(p, t)) {
-    if (axis.stage == ParameterStage::run || axis.values.size() < 2) continue;
-    auto v = start;
-    v.values[axis.name] = axis.values.back();
-    add(v);
-  }
-  return out;
-}
-
-// Every epilogue, with all that it may read and a kept z where it has one.
-std::vector<Problem> epilogue_problems(Contract contract, Spread spread, DType d_type) {
-  std::vector<Problem> out;
-  for (const auto epilogue :
-       {Epilogue::gelu, Epilogue::gelu_tanh, Epilogue::swiglu_split, Epilogue::swiglu_interleaved,
-        Epilogue::dgelu, Epilogue::dgelu_tanh, Epilogue::dswiglu, Epilogue::dswiglu_interleaved}) {
-    auto p = gemm_problem(contract, spread, d_type, Extent::exactly(4096));
-    p.epilogue = epilogue;
-    p.bias = Bias::per_column;
-    if (!is_derivative(epilogue)) p.pre_activation = PreActivation::kept;
-    if (is_derivative(epilogue)) p.accumulate = Accumulate::accumulate;
-    out.push_back(p);
-  }
-  return out;
-}
-
-struct Job {
-  std::string name, arch, text;
-  std::vector<std::string> flags;
-};
-
-Job job_of(const Family& family, const Problem& p, const Target& t, const Variant& v,
-           const std::string& arch) {
-  const auto source = family.emit(p, t, v);
-  const auto flat = flatten(source);
-  REQUIRE(flat.ok());
-  CHECK(source.entry.find("quarterturn_") == 0);
-  return {v.text() + " for " + p.key(), arch, *flat, source.flags};
-}
-
-void compile_jobs(const std::vector<Job>& jobs, std::size_t least) {
-  const auto work = [&jobs](std::size_t from) {
-    std::vector<std::string> complaints;
-    for (std::size_t i = from; i < jobs.size(); i += 2) {
-      const auto& job = jobs[i];
-      const auto cubin = cuda::nvrtc_compile(job.text, job.arch, job.flags);
-      if (!cubin.ok())
-        complaints.push_back(job.name + ": " + cubin.status().message());
-      else if (cubin->spill_bytes > 0 || cubin->serialised_wgmma)
-        complaints.push_back(job.name + ": " + cubin->log);
-    }
-    return complaints;
-  };
-  auto other = std::async(std::launch::async, work, 1);
-  for (const auto& complaint : work(0)) FAIL_CHECK(complaint);
-  for (const auto& complaint : other.get()) FAIL_CHECK(complaint);
-  CHECK(jobs.size() >= least);
-  std::cout << jobs.size() << " kernels compiled\n";
-}
-
-bool no_compiler() {
-  const auto identity = cuda::nvrtc_identity();
-  if (!identity.ok()) std::cout << "SKIPPED: " << identity.status().message() << "\n";
-  return !identity.ok();
 }
 
 // `explored`: problems of each family that are compiled in all corners; the others by default.
@@ -370,5 +277,5 @@ TEST_CASE("cuda kernels of groups compile without spills") {
   compile_jobs(jobs, 12);
 }
 TEST_CASE("every cuda family is compiled by one of these tests") {
-  CHECK(cuda::families().size() == 16);
+  CHECK(cuda::families().size() == 18);
 }

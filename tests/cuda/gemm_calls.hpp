@@ -36,6 +36,10 @@ struct DeviceOperand {
       data = std::make_unique<Memory>(device, weights.codes);
       scales = std::make_unique<Memory>(device, weights.scales);
       tensor = {data->data(), scales->data(), 0, 0, 0, 0};
+    } else if (layout == Layout::scales_128x4) {
+      data = std::make_unique<Memory>(device, q.codes);
+      scales = std::make_unique<Memory>(device, tiles_128x4(q));
+      tensor = {data->data(), scales->data(), q.k, 0, 0, 0};
     } else if (layout == Layout::bf16) {
       data = std::make_unique<Memory>(device, bf16_rows(q));
       tensor = {data->data(), nullptr, q.k, 0, 0, 0};

@@ -49,7 +49,7 @@ std::uint16_t float_to_half(float x) {
   if (magnitude >= 65520) return std::uint16_t(sign | 0x7c00);
   int exponent = 0;
   std::frexp(magnitude, &exponent);
-  if (exponent < -13) exponent = -13;  // units of subnormals
+  if (exponent < -13 || magnitude == 0) exponent = -13;  // units of subnormals
   // Nearest even in units of the last place; a carry goes on into the exponent by itself.
   const double units = std::nearbyint(std::ldexp(magnitude, 11 - exponent));
   return std::uint16_t(sign + (exponent + 13) * 1024 + int(units));

@@ -1,0 +1,145 @@
+// Families of Blackwell's tensor cores, compiled by NVRTC without a GPU for chips and families of
+// chips: no spills, and the instructions that they are for are in the code.
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+#include "compile_jobs.hpp"
+#include "generator/grouping.hpp"
+
+using namespace quarterturn;
+
+namespace {
+
+Problem product(DType d_type) {
+  auto p = gemm_problem(Contract::exact, Spread::any, d_type, Extent::exactly(4096));
+  p.bias = Bias::per_column;
+  p.accumulate = Accumulate::accumulate;
+  return p;
+}
+
+std::vector<Problem> grouped_products() {
+  std::vector<Problem> out;
+  for (const auto grouping : {Grouping::m_contiguous, Grouping::m_masked, Grouping::k_grouped}) {
+    auto p = gemm_problem(Contract::exact, Spread::any, DType::bf16, Extent::exactly(4096));
+    p.grouping = grouping;
+    p.groups = {1, 64};
+    if (grouping == Grouping::k_grouped) std::swap(p.m, p.k);
+    out.push_back(p);
+  }
+  return out;
+}
+
+std::vector<Job> jobs_of(const Family& family, std::initializer_list<const char*> targets) {
+  std::vector<Job> jobs;
+  const auto first = *parse_target(*targets.begin());
+  for (const auto type : {DType::bf16, DType::f32})
+    for (const auto& v : corners(family, product(type), first))
+      jobs.push_back(job_of(family, product(type), first, v, first.arch));
+  auto problems = epilogue_problems(Contract::exact, Spread::any, DType::bf16);
+  for (const auto& p : grouped_products()) problems.push_back(p);
+  for (const auto& p : problems) {
+    if (!family.refuses(p, first).empty()) continue;
+    const auto variants = family.variants(p, first);
+    REQUIRE(!variants.empty());
+    jobs.push_back(job_of(family, p, first, variants.front(), first.arch));
+  }
+  for (const auto* name : targets) {
+    const auto target = *parse_target(name);
+    const auto p = product(DType::f16);
+    jobs.push_back(job_of(family, p, target, family.default_variant(p, target), target.arch));
+  }
+  return jobs;
+}
+
+// What cuobjdump makes of a kernel; empty where there is no cuobjdump.
+std::string disassembly(const Job& job) {
+  const auto cubin = cuda::nvrtc_compile(job.text, job.arch, job.flags);
+  REQUIRE(cubin.ok());
+  const std::string path = std::string(std::getenv("TMPDIR") ? std::getenv("TMPDIR") : "/tmp") +
+                           "/quarterturn_" + job.arch + ".cubin";
+  std::ofstream(path, std::ios::binary) << cubin->code;
+  const std::string command =
+      "PATH=$PATH:/usr/local/cuda/bin cuobjdump -sass " + path + " 2>/dev/null";
+  std::string out;
+  FILE* pipe = popen(command.c_str(), "r");
+  std::array<char, 4096> buffer{};
+  while (const auto n = std::fread(buffer.data(), 1, buffer.size(), pipe))
+    out.append(buffer.data(), n);
+  pclose(pipe);
+  std::remove(path.c_str());
+  return out;
+}
+
+void check_instructions(const Family& family, const char* name,
+                        std::initializer_list<const char*> instructions) {
+  const auto target = *parse_target(name);
+  const auto p = product(DType::bf16);
+  const auto text =
+      disassembly(job_of(family, p, target, family.default_variant(p, target), target.arch));
+  if (text.empty()) {
+    std::cout << "SKIPPED: cuobjdump is not installed\n";
+    return;
+  }
+  for (const auto* instruction : instructions) {
+    INFO(instruction);
+    CHECK(text.find(instruction) != std::string::npos);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("mxf4 products of sm_120 compile without spills") {
+  if (no_compiler()) return;
+  compile_jobs(jobs_of(cuda::gemm_sm120(), {"sm_120f", "sm_120a", "sm_121a"}), 20);
+}
+TEST_CASE("portable families compile for Blackwell without spills") {
+  if (no_compiler()) return;
+  std::vector<Job> jobs;
+  for (const auto* name : {"sm_120f", "sm_100f"}) {
+    const auto target = *parse_target(name);
+    const auto add = [&](const Family& family, const Problem& p) {
+      INFO(p.key());
+      REQUIRE(family.refuses(p, target) == "");
+      jobs.push_back(job_of(family, p, target, family.default_variant(p, target), name));
+    };
+    add(cuda::gemm_mma(), product(DType::bf16));
+    for (const auto copies : {Copies::rows, Copies::columns, Copies::both}) {
+      Problem p;
+      p.op = Op::quantize;
+      p.m = {1, 8192};
+      p.k = Extent::exactly(4096);
+      p.a_type = DType::bf16;
+      p.d_type = DType::mxfp4;
+      p.d_layout = Layout::scales_128x4;
+      p.rotation = 32;
+      p.signs = Signs::fixed;
+      p.copies = copies;
+      p.a_rounding = copies == Copies::rows ? Rounding::rne : Rounding::sr16;
+      add(cuda::quantize(), p);
+    }
+    Problem pack;
+    pack.op = Op::pack;
+    pack.m = Extent::exactly(4096);
+    pack.k = Extent::exactly(4096);
+    pack.a_type = pack.d_type = DType::mxfp4;
+    pack.a_layout = Layout::plain;
+    pack.d_layout = Layout::scales_128x4;
+    add(cuda::pack(), pack);
+  }
+  compile_jobs(jobs, 10);
+}
+TEST_CASE("mxf4 products of sm_100 compile without spills") {
+  if (no_compiler()) return;
+  compile_jobs(jobs_of(cuda::gemm_sm100(), {"sm_100f", "sm_100a", "sm_103a"}), 18);
+}
+TEST_CASE("mxf4 products of sm_100 use its tensor cores") {
+  if (no_compiler()) return;
+  check_instructions(cuda::gemm_sm100(), "sm_100f",
+                     {"UTCOMMA", "UTCCP", "LDTM", "UTMALDG", "UTCBAR"});
+}
+TEST_CASE("mxf4 products of sm_120 use its tensor cores") {
+  if (no_compiler()) return;
+  check_instructions(cuda::gemm_sm120(), "sm_120f", {"OMMA.SF", "LDGSTS", "LDSM"});
+}
