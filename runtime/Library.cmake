@@ -23,7 +23,7 @@ else()
 endif()
 
 # Programs that the library starts lie where find_worker() looks.
-set(helpers quarterturn-worker quarterturn-nvrtc)
+set(helpers quarterturn-worker quarterturn-nvrtc quarterturn-hiprtc)
 install(TARGETS ${helpers} RUNTIME DESTINATION "${CMAKE_INSTALL_LIBEXECDIR}/quarterturn"
                                    COMPONENT quarterturn)
 

@@ -5,6 +5,7 @@
 #include "runtime/cpu/backend.hpp"
 #include "runtime/cpu/features.hpp"
 #include "runtime/cuda/backend.hpp"
+#include "runtime/hip/backend.hpp"
 
 namespace quarterturn {
 namespace {
@@ -57,6 +58,39 @@ Result<std::unique_ptr<Backend>> open_cuda(const Settings& settings,
   return cuda::open_backend(std::move(store), options);
 }
 
+Result<std::unique_ptr<Backend>> open_hip(const Settings& settings,
+                                          std::shared_ptr<CodeStore> store) {
+  hip::BackendOptions options;
+  options.ordinal = static_cast<std::int32_t>(settings.count(Setting::device));
+  if (const auto& target = settings.text(Setting::target); target.rfind("gfx", 0) == 0)
+    options.target = target;
+  options.runtime = settings.text(Setting::hip_runtime);
+  options.compiler = {settings.text(Setting::hiprtc), settings.text(Setting::hip_clang)};
+  options.jit = settings.text(Setting::no_jit) == "1" ? hip::Jit::off : hip::Jit::on;
+  options.dump = settings.text(Setting::dump);
+  options.worker = Worker(settings.text(Setting::worker));
+  options.limits = compile_limits(settings);
+  return hip::open_backend(std::move(store), options);
+}
+
+// The first GPU back end that has a device and is not disabled, or an empty name; then `reasons`
+// says why.
+std::string gpu_of(const Settings& settings, std::string& reasons) {
+  const auto has_device = [&](const char* name, const auto& count) {
+    if (settings.lists(Setting::disable, name)) return false;
+    const Result<std::int32_t> devices = count();
+    if (devices.ok() && *devices > 0) return true;
+    if (!reasons.empty()) reasons += "; ";
+    reasons +=
+        devices.ok() ? fmt::format("there is no {} device", name) : devices.status().message();
+    return false;
+  };
+  if (has_device("cuda", [] { return cuda::device_count(); })) return "cuda";
+  if (has_device("hip", [&] { return hip::device_count(settings.text(Setting::hip_runtime)); }))
+    return "hip";
+  return {};
+}
+
 }  // namespace
 
 WorkerLimits compile_limits(const Settings& settings) {
@@ -76,21 +110,16 @@ Result<std::unique_ptr<Backend>> open_backend(const Settings& settings,
         Code::not_supported,
         fmt::format("back end '{}' is asked for and disabled at once (QTURN_DISABLE)", wanted));
   if (wanted == "auto" && settings.lists(Setting::disable, "cpu") &&
-      settings.lists(Setting::disable, "cuda"))
+      settings.lists(Setting::disable, "cuda") && settings.lists(Setting::disable, "hip"))
     return Status(Code::no_device, fmt::format("every back end is disabled (QTURN_DISABLE = {})",
                                                settings.text(Setting::disable)));
-  if (wanted == "hip")
-    return Status(Code::no_driver, "the HIP back end is not part of this version; use cpu or cuda");
-  if (wanted == "cuda") return open_cuda(settings, std::move(store));
-  if (wanted == "auto" && !settings.lists(Setting::disable, "cuda")) {
-    const auto devices = cuda::device_count();
-    if (devices.ok() && *devices > 0) return open_cuda(settings, std::move(store));
-    if (settings.lists(Setting::disable, "cpu"))
-      return Status(Code::no_device, fmt::format("the CPU is disabled (QTURN_DISABLE = {}), and {}",
-                                                 settings.text(Setting::disable),
-                                                 devices.ok() ? "there is no other device"
-                                                              : devices.status().message()));
-  }
+  std::string reasons;
+  const auto gpu = wanted == "auto" ? gpu_of(settings, reasons) : wanted;
+  if (gpu == "cuda") return open_cuda(settings, std::move(store));
+  if (gpu == "hip") return open_hip(settings, std::move(store));
+  if (wanted == "auto" && settings.lists(Setting::disable, "cpu"))
+    return Status(Code::no_device, fmt::format("the CPU is disabled (QTURN_DISABLE = {}), and {}",
+                                               settings.text(Setting::disable), reasons));
   return open_cpu(settings, std::move(store), targets);
 }
 

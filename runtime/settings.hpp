@@ -37,6 +37,9 @@ enum class Setting {
   compile_seconds,
   compile_memory_mib,
   nvrtc,
+  hip_runtime,
+  hiprtc,
+  hip_clang,
   log,
   dump,
 };

@@ -13,6 +13,7 @@
 #include "generator/digest.hpp"
 #include "runtime/cpu/backend.hpp"
 #include "runtime/cuda/backend.hpp"
+#include "runtime/hip/backend.hpp"
 #include "runtime/lookup_table.hpp"
 #include "runtime/open_backend.hpp"
 #include "runtime/version.hpp"
@@ -147,10 +148,16 @@ Result<std::unique_ptr<Backend>> compile_only_backend(const std::string& target,
                                                       std::shared_ptr<CodeStore> store, bool jit) {
   const auto parsed = parse_target(target);
   if (!parsed.ok()) return parsed.status();
-  if (parsed->vendor == Vendor::amd)
-    return Status(Code::not_supported, fmt::format("{}: this version compiles for NVIDIA GPUs and "
-                                                   "x86-64 and aarch64 CPUs",
-                                                   target));
+  if (parsed->vendor == Vendor::amd) {
+    hip::BackendOptions options;
+    options.target = target;
+    options.jit = jit ? hip::Jit::on : hip::Jit::off;
+    options.runtime = settings.text(Setting::hip_runtime);
+    options.compiler = {settings.text(Setting::hiprtc), settings.text(Setting::hip_clang)};
+    options.worker = Worker(settings.text(Setting::worker));
+    options.limits = compile_limits(settings);
+    return hip::open_backend(std::move(store), options);
+  }
   if (parsed->vendor == Vendor::nvidia) {
     cuda::BackendOptions options;
     options.target = target;

@@ -32,7 +32,8 @@ run("${dpkg_deb}" --extract "${package}" "${root}")
 file(GLOB_RECURSE files RELATIVE "${root}" "${root}/*")
 set(wanted usr/bin/qturn usr/include/quarterturn/qturn.h usr/share/doc/quarterturn/LICENSE
     usr/libexec/quarterturn/quarterturn-worker usr/libexec/quarterturn/quarterturn-trial
-    usr/libexec/quarterturn/quarterturn-nvrtc)
+    usr/libexec/quarterturn/quarterturn-nvrtc
+    usr/libexec/quarterturn/quarterturn-hiprtc)
 find_program(help2man help2man)
 if(help2man)
   list(APPEND wanted usr/share/man/man1/qturn.1 usr/share/man/man1/qturn-tune.1)

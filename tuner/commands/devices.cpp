@@ -3,6 +3,7 @@
 
 #include "runtime/cpu/features.hpp"
 #include "runtime/cuda/backend.hpp"
+#include "runtime/hip/backend.hpp"
 #include "tuner/commands/command.hpp"
 
 namespace quarterturn {
@@ -19,21 +20,36 @@ std::function<int()> register_devices(CLI::App& app) {
     const auto machine = cpu::detect_cpu();
     table.add({"cpu", machine.target.key(), fmt::format("{}", machine.cores),
                gib(machine.memory_bytes), machine.performance_class(machine.cores), machine.name});
-    const auto count = cuda::device_count();
-    if (!count.ok())
-      std::fprintf(stderr, "qturn: no CUDA device: %s\n", count.status().message().c_str());
-    for (std::int32_t i = 0; count.ok() && i < *count; ++i) {
-      cuda::BackendOptions options;
-      options.ordinal = i;
-      const auto backend = cuda::open_backend(nullptr, options);
-      if (!backend.ok()) {
-        std::fprintf(stderr, "qturn: cuda:%d: %s\n", i, backend.status().message().c_str());
-        continue;
+    const auto list = [&](const char* kind, const char* title, const Result<std::int32_t>& count,
+                          const auto& open) {
+      if (!count.ok())
+        std::fprintf(stderr, "qturn: no %s device: %s\n", title, count.status().message().c_str());
+      for (std::int32_t i = 0; count.ok() && i < *count; ++i) {
+        const Result<std::unique_ptr<Backend>> backend = open(i);
+        if (!backend.ok()) {
+          std::fprintf(stderr, "qturn: %s:%d: %s\n", kind, i, backend.status().message().c_str());
+          continue;
+        }
+        const auto& device = (*backend)->device();
+        table.add({fmt::format("{}:{}", kind, i), device.target.key(),
+                   fmt::format("{}", device.units), gib(device.memory_bytes),
+                   device.performance_class, device.name});
       }
-      const auto& device = (*backend)->device();
-      table.add({fmt::format("cuda:{}", i), device.target.key(), fmt::format("{}", device.units),
-                 gib(device.memory_bytes), device.performance_class, device.name});
-    }
+    };
+    list("cuda", "CUDA", cuda::device_count(), [](std::int32_t ordinal) {
+      cuda::BackendOptions options;
+      options.ordinal = ordinal;
+      return cuda::open_backend(nullptr, options);
+    });
+    const auto settings = Settings::load(SettingSources());
+    list("hip", "HIP", hip::device_count(settings.text(Setting::hip_runtime)),
+         [&](std::int32_t ordinal) {
+           hip::BackendOptions options;
+           options.ordinal = ordinal;
+           options.runtime = settings.text(Setting::hip_runtime);
+           options.jit = hip::Jit::off;
+           return hip::open_backend(nullptr, options);
+         });
     table.print(global->json);
     return static_cast<int>(kExitOk);
   };

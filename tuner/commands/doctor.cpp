@@ -7,6 +7,7 @@
 #include "runtime/cpu/host_compiler.hpp"
 #include "runtime/cuda/backend.hpp"
 #include "runtime/cuda/nvrtc.hpp"
+#include "runtime/hip/backend.hpp"
 #include "runtime/open_backend.hpp"
 #include "tuner/commands/command.hpp"
 
@@ -118,6 +119,21 @@ void examine_nvidia(Report& report) {
     report.note("NVRTC", one_line(nvrtc.status().message()));
 }
 
+void examine_amd(Report& report, const Settings& settings) {
+  const auto devices = hip::device_count(settings.text(Setting::hip_runtime));
+  if (devices.ok())
+    report.ok("HIP runtime", fmt::format("{} device(s)", *devices));
+  else
+    report.note("HIP runtime", one_line(devices.status().message()));
+  const auto compiler = hip::Compiler::find(
+      {settings.text(Setting::hiprtc), settings.text(Setting::hip_clang)}, "gfx950",
+      Worker(settings.text(Setting::worker)), compile_limits(settings));
+  if (compiler.ok())
+    report.ok("compiler for gfx950", compiler->identity());
+  else
+    report.note("compiler for gfx950", one_line(compiler.status().message()));
+}
+
 }  // namespace
 
 std::function<int()> register_doctor(CLI::App& app) {
@@ -135,6 +151,7 @@ std::function<int()> register_doctor(CLI::App& app) {
     examine_compiler(report, settings);
     examine_files(report, settings);
     examine_nvidia(report);
+    examine_amd(report, settings);
     return report.finish(global->json);
   };
 }
