@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -36,17 +37,19 @@ std::string disassembly_of(const std::string& object) {
   return ::pclose(pipe) == 0 ? out : std::string();
 }
 
-std::string complaint_about(const hip::Clang& clang, const Job& job, const std::string& folder) {
-  std::filesystem::create_directory(folder);
-  const auto log = clang.compile(job.text, kTarget, {"-Wall", "-Wextra"}, folder);
-  if (!log.ok()) return log.status().message();
-  if (!log->empty()) return *log;
-  std::ifstream in(folder + "/kernel.hsaco", std::ios::binary);
-  std::ostringstream code;
-  code << in.rdbuf();
-  const auto object = hip::read_code_object(code.str());
+std::string read_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream out;
+  out << in.rdbuf();
+  return std::move(out).str();
+}
+
+// What is wrong with the code object that a compiler made of a job.
+std::string complaint_about(const std::string& path, const Job& job) {
+  const auto object = hip::read_code_object(read_file(path));
   if (!object.ok()) return object.status().message();
-  if (object->target != "amdgcn-amd-amdhsa--gfx950") return "made for " + object->target;
+  if (object->target.rfind("amdgcn-amd-amdhsa--gfx950", 0) != 0)
+    return "made for " + object->target;
   const auto* kernel = object->find(job.entry);
   if (!kernel) return "has no kernel " + job.entry;
   if (kernel->wave != 64) return "wavefronts are not of 64 lanes";
@@ -55,11 +58,41 @@ std::string complaint_about(const hip::Clang& clang, const Job& job, const std::
     return std::to_string(kernel->scratch_bytes) + " bytes of scratch, " +
            std::to_string(kernel->vector_spills) + " registers spilled";
   if (job.needs.empty()) return {};
-  const auto text = disassembly_of(folder + "/kernel.hsaco");
+  const auto text = disassembly_of(path);
   if (text.empty()) return {};  // no disassembler
   for (const auto& word : job.needs)
     if (text.find(word) == std::string::npos) return "has no " + word;
   return {};
+}
+
+std::string complaint_about_clang(const hip::Clang& clang, const Job& job,
+                                  const std::string& folder) {
+  const auto log = clang.compile(job.text, kTarget, {"-Wall", "-Wextra"}, folder);
+  if (!log.ok()) return log.status().message();
+  if (!log->empty()) return *log;
+  return complaint_about(folder + "/kernel.hsaco", job);
+}
+
+// The same by the hipRTC of a folder that scripts/hiprtc-prefix made, which QTURN_TEST_HIPRTC
+// names.
+std::string complaint_about_hiprtc(const std::string& prefix, const Job& job,
+                                   const std::string& folder) {
+  const auto object = folder + "/hiprtc.hsaco", log = folder + "/hiprtc.log";
+  std::ofstream(folder + "/hiprtc.hip") << job.text;
+  const auto command = prefix + "/run " + QTURN_HIPRTC_HELPER + " compile '' gfx950 " + folder +
+                       "/hiprtc.hip " + object + " >" + log + " 2>&1";
+  if (std::system(command.c_str()) != 0) return "hipRTC: " + read_file(log);
+  const auto what = complaint_about(object, job);
+  return what.empty() ? what : "hipRTC: " + what;
+}
+
+std::string complaint_about_compilers(const hip::Clang& clang, const Job& job,
+                                      const std::string& folder) {
+  std::filesystem::create_directory(folder);
+  const auto what = complaint_about_clang(clang, job, folder);
+  const char* prefix = std::getenv("QTURN_TEST_HIPRTC");
+  if (!what.empty() || !prefix) return what;
+  return complaint_about_hiprtc(prefix, job, folder);
 }
 
 void compile_jobs(const std::vector<Job>& jobs, std::size_t least) {
@@ -74,7 +107,7 @@ void compile_jobs(const std::vector<Job>& jobs, std::size_t least) {
     std::vector<std::string> complaints;
     for (std::size_t i = from; i < jobs.size(); i += 2) {
       const auto what =
-          complaint_about(*clang, jobs[i], std::string(folder) + "/" + std::to_string(i));
+          complaint_about_compilers(*clang, jobs[i], std::string(folder) + "/" + std::to_string(i));
       if (!what.empty()) complaints.push_back(jobs[i].name + ": " + what);
     }
     return complaints;
@@ -83,7 +116,8 @@ void compile_jobs(const std::vector<Job>& jobs, std::size_t least) {
   for (const auto& complaint : work(0)) FAIL_CHECK(complaint);
   for (const auto& complaint : other.get()) FAIL_CHECK(complaint);
   CHECK(jobs.size() >= least);
-  std::cout << jobs.size() << " kernels compiled\n";
+  std::cout << jobs.size() << " kernels compiled"
+            << (std::getenv("QTURN_TEST_HIPRTC") ? ", also by hipRTC\n" : "\n");
   std::filesystem::remove_all(folder);
 }
 

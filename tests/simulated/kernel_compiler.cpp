@@ -69,7 +69,8 @@ fs::path cache_folder() {
 
 std::string entries_of(std::string_view text) {
   static const std::regex kernel(
-      R"(__global__\s+void\s+(?:__launch_bounds__\s*\([^()]*\)\s*)?([A-Za-z_]\w*)\s*\()");
+      R"((?:__global__\s+void\s+(?:__launch_bounds__\s*\([^()]*\)\s*)?|QT_KERNEL\s*\([^()]*\)\s*))"
+      R"(([A-Za-z_]\w*)\s*\()");
   std::string out, all(text);
   for (std::sregex_iterator at(all.begin(), all.end(), kernel), end; at != end; ++at)
     out += fmt::format("QT_SIMULATED_ENTRY({})\n", (*at)[1].str());
