@@ -205,6 +205,113 @@ void check_product(const Problem& p, const Variant& v, const Shape& s, std::uint
 
 Problem any_product(DType d_type) { return gemm_problem({0, 4096}, {1, 4096}, {0, 4096}, d_type); }
 
+// z as the exact sums make it, at a row and a column of z.
+float z_of(const Quantized& a, const Quantized& b, std::int64_t i, std::int64_t j, float alpha,
+           DType type, const std::vector<unsigned char>& bias) {
+  const float z = alpha * exact_sum(a, b, i, j);
+  return z + cuda_test::as_float(type, &bias[static_cast<std::size_t>(j * bytes_of(type))]);
+}
+
+// ---- quantisers
+
+float of_bits(std::uint32_t u) {
+  float x;
+  std::memcpy(&x, &u, 4);
+  return x;
+}
+
+// Values that look like tensors, with one block in a few of each hard kind.
+std::vector<float> awkward(std::int64_t rows, std::int64_t k, std::uint32_t seed) {
+  std::mt19937 engine(seed);
+  const auto random = [&engine] { return static_cast<std::uint32_t>(engine()); };
+  std::normal_distribution<float> normal;
+  std::vector<float> x(static_cast<std::size_t>(rows * k));
+  std::uint32_t kind = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (i % 32 == 0) kind = random() % 20;
+    float v = normal(engine);
+    if (kind == 0) v = random() % 2 ? -0.0f : 0.0f;
+    if (kind == 1) v = static_cast<float>(random() % 25) * 0.25f;  // ties
+    if (kind == 2 && random() % 16 == 0) v = of_bits(0x7fc00000u | random() % 2 << 31);
+    if (kind == 3 && random() % 16 == 0) v = of_bits(0x7f800000u | random() % 2 << 31);
+    if (kind == 4) v = of_bits(random() % 0x00800000u);  // subnormal
+    if (kind == 5) v = std::ldexp(v, 100);
+    if (kind == 6) v = std::ldexp(v, -110);
+    x[i] = v;
+  }
+  return x;
+}
+
+std::int64_t wrong_bytes(const Quantized& want, const Memory& codes, const Memory& scales) {
+  std::int64_t wrong = 0;
+  for (std::size_t i = 0; i < want.codes.size(); ++i) wrong += codes.data()[i] != want.codes[i];
+  for (std::size_t i = 0; i < want.scales.size(); ++i) wrong += scales.data()[i] != want.scales[i];
+  return wrong;
+}
+
+struct Copy {
+  Memory codes, scales;
+  qt_tensor tensor;
+  Copy(std::int64_t rows, std::int64_t k)
+      : codes(static_cast<std::size_t>(rows * k / 2)),
+        scales(static_cast<std::size_t>(rows * k / 32)),
+        tensor{codes.data(), scales.data(), k, k / 32, 0, 0} {}
+  void clear() const {
+    std::memset(codes.data(), 0xff, codes.bytes());
+    std::memset(scales.data(), 0xff, scales.bytes());
+  }
+};
+
+void check_quantize(const Problem& p, std::int64_t m, std::int64_t k, std::int64_t gap,
+                    std::uint32_t seed) {
+  INFO(p.key(), " m=", m, " k=", k, " gap=", gap);
+  const Family& family = *find_family("hip_quantize");
+  const auto v = family.default_variant(p, kTarget);
+  auto x = awkward(m, k, seed);
+  const auto tight = cuda_test::stored(p.a_type, x);
+  const auto size = bytes_of(p.a_type);
+  // The last row ends with the memory.
+  std::vector<unsigned char> strided(
+      static_cast<std::size_t>(std::max<std::int64_t>(0, m * (k + gap) - gap) * size), 0xff);
+  for (std::int64_t i = 0; i < m; ++i)
+    std::copy_n(tight.begin() + i * k * size, k * size, strided.begin() + i * (k + gap) * size);
+  const Memory in(strided);
+  const auto unit = padding_unit(p);
+  const Copy rows(m, round_up(k, unit)), columns(k, round_up(m, unit));
+  qt_args args{};
+  args.m = m;
+  args.k = k;
+  args.batch = args.groups = 1;
+  args.a = {in.data(), nullptr, k + gap, 0, 0, 0};
+  args.noise_seed = 0x1234567890abcdefull + seed;
+  args.sign_seed = 77 + seed;
+  for (std::uint32_t i = 0; i < 8; ++i) args.sign_mask[i] = 0x9e3779b9u * (i + 1 + seed);
+  args.stream = 5;
+  args.operand = seed % 2;
+  const bool by_rows = p.copies != Copies::columns, by_columns = p.copies != Copies::rows;
+  args.d = by_rows ? rows.tensor : columns.tensor;
+  args.d2 = columns.tensor;
+  const auto spec = cuda_test::spec_of(p, p.a_rounding, args);
+  const auto want_rows = reference::quantize(x.data(), m, k, k, spec);
+  const auto want_columns = reference::quantize_columns(x.data(), m, k, k, spec);
+  for (const auto& schedule : kSchedules) {
+    rows.clear();
+    columns.clear();
+    run(family, p, v, args, schedule);
+    INFO("seed ", schedule.seed);
+    if (by_rows) CHECK(wrong_bytes(want_rows, rows.codes, rows.scales) == 0);
+    if (by_columns) CHECK(wrong_bytes(want_columns, columns.codes, columns.scales) == 0);
+  }
+}
+
+Problem any_quantize(DType type, std::int32_t g, Signs signs, ScaleRule rule, Rounding rounding,
+                     Copies copies) {
+  auto p = quantize_problem({0, 4096}, {0, 4096}, type, g, rule, rounding, copies);
+  p.role = Role::wgrad;  // any sizes
+  p.signs = signs;
+  return p;
+}
+
 }  // namespace
 
 TEST_CASE("simulated hip products: awkward shapes, aligned and not, in every tile shape") {
@@ -233,4 +340,104 @@ TEST_CASE("simulated hip products of large tiles with two stages") {
   const auto p = any_product(DType::bf16);
   check_product(p, with(family, p, {{"tile_m", 256}, {"tile_n", 256}, {"stages", 2}}),
                 {300, 280, 288}, 14);
+}
+
+TEST_CASE("simulated hip products pair a SwiGLU's columns, keep z, and follow groups of rows") {
+  const auto& family = hip::gemm_mfma_scale();
+  auto p = any_product(DType::f32);
+  p.epilogue = Epilogue::swiglu_split;
+  p.pre_activation = PreActivation::kept;
+  p.bias = Bias::per_column;
+  const std::int64_t m = 37, n = 74, k = 288;
+  const auto a = cuda_test::random_operand(m, k, Data::forward, 21);
+  const auto b = cuda_test::random_operand(n, k, Data::forward, 22);
+  const OperandMemory a_memory(a, 0, 0), b_memory(b, 0, 0);
+  const auto bias = noise(DType::f32, n, 23);
+  const Memory d(static_cast<std::size_t>(m * n / 2 * 4)), z(static_cast<std::size_t>(m * n * 4)),
+      bias_memory(bias);
+  qt_args args{};
+  args.m = m;
+  args.n = n;
+  args.k = k;
+  args.batch = args.groups = 1;
+  args.a = a_memory.tensor;
+  args.b = b_memory.tensor;
+  args.d = {d.data(), nullptr, n / 2, 0, 0, 0};
+  args.z = {z.data(), nullptr, n, 0, 0, 0};
+  args.alpha = 0.0625f;
+  args.bias = bias_memory.data();
+  const auto v = with(family, p, {{"tile_m", 64}, {"tile_n", 64}, {"stages", 2}});
+  for (const auto& schedule : kSchedules) {
+    std::memset(z.data(), 0xff, z.bytes());
+    std::memset(d.data(), 0xff, d.bytes());
+    run(family, p, v, args, schedule);
+    std::int64_t wrong = 0, wrong_outputs = 0;
+    for (std::int64_t i = 0; i < m; ++i)
+      for (std::int64_t j = 0; j < n; ++j) {
+        const float want = z_of(a, b, i, j, args.alpha, DType::f32, bias);
+        wrong += !same(DType::f32, z.data() + (i * n + j) * 4, want);
+        if (j >= n / 2) continue;
+        const double value = z_of(a, b, i, j + n / 2, args.alpha, DType::f32, bias);
+        const double output = double(want) / (1 + std::exp(-double(want))) * value;
+        const float got = cuda_test::as_float(DType::f32, d.data() + (i * n / 2 + j) * 4);
+        wrong_outputs += !(std::fabs(got - output) <= 1e-6 * std::fabs(output) + 1e-30);
+      }
+    CHECK(wrong == 0);
+    CHECK(wrong_outputs == 0);
+  }
+
+  auto grouped = any_product(DType::f32);
+  grouped.grouping = Grouping::m_contiguous;
+  grouped.groups = {1, 8};
+  const std::int64_t groups = 4, each = 30;
+  const auto weights = cuda_test::random_operand(groups * each, k, Data::forward, 24);
+  const OperandMemory weights_memory(weights, 0, 0);
+  const std::vector<int> ends = {5, 5, 30, 34};  // rows behind the last belong to nobody
+  std::vector<unsigned char> bytes(ends.size() * 4);
+  std::memcpy(bytes.data(), ends.data(), bytes.size());
+  const Memory sizes(bytes), rows(static_cast<std::size_t>(m * each * 4));
+  args.n = each;
+  args.groups = groups;
+  args.group_sizes = reinterpret_cast<const int*>(sizes.data());
+  args.b = weights_memory.tensor;
+  args.b.batch_stride = each * weights.k;
+  args.b.scale_batch_stride = each * weights.k / 32;
+  args.d = {rows.data(), nullptr, each, 0, 0, 0};
+  args.bias = nullptr;
+  std::memset(rows.data(), 0xff, rows.bytes());
+  run(family, grouped, with(family, grouped, {{"tile_m", 32}, {"tile_n", 64}}), args,
+      kSchedules[0]);
+  std::int64_t wrong = 0;
+  for (std::int64_t i = 0; i < m; ++i)
+    for (std::int64_t j = 0; j < each; ++j) {
+      std::size_t group = 0;
+      while (group < ends.size() && i >= ends[group]) ++group;
+      const auto* got = rows.data() + (i * each + j) * 4;
+      const auto column = static_cast<std::int64_t>(group) * each + j;
+      wrong += group == ends.size()
+                   ? std::memcmp(got, "\xff\xff\xff\xff", 4) != 0
+                   : !same(DType::f32, got, args.alpha * exact_sum(a, weights, i, column));
+    }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("simulated hip quantisers give the reference's bits") {
+  using enum ScaleRule;
+  constexpr auto rne = Rounding::rne, sr16 = Rounding::sr16;
+  const auto all = {
+      any_quantize(DType::bf16, 32, Signs::per_call, rceil, rne, Copies::rows),
+      any_quantize(DType::f32, 64, Signs::fixed, rceil, sr16, Copies::both),
+      any_quantize(DType::f16, 128, Signs::fixed, search, rne, Copies::columns),
+      any_quantize(DType::bf16, 256, Signs::per_call, ts34, sr16, Copies::both),
+      any_quantize(DType::bf16, 16, Signs::none, quest, rne, Copies::rows),
+  };
+  std::uint32_t seed = 31;
+  for (const auto& p : all) {
+    check_quantize(p, 70, 1000, 0, seed++);
+    check_quantize(p, 7, 96, 8, seed++);
+    check_quantize(p, 129, 160, 1, seed++);
+  }
+  auto squares = any_quantize(DType::bf16, 0, Signs::none, even, rne, Copies::both);
+  squares.scale_block = ScaleBlock::b32x32;
+  check_quantize(squares, 70, 100, 0, seed++);
 }
