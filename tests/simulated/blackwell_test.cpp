@@ -2,6 +2,7 @@
 // whose binary32 sums are exact in any order, whatever the schedule.
 #include <doctest/doctest.h>
 
+#include "generator/grouping.hpp"
 #include "tests/cuda/gemm_calls.hpp"
 
 using namespace quarterturn;
@@ -57,19 +58,29 @@ struct Operands {
   std::unique_ptr<Memory> codes, scales;
   qt_tensor tensor{};
 
-  Operands(Device& device, std::int64_t rows, std::int64_t k, std::int64_t batch,
-           std::uint32_t seed) {
+  Operands(Device& device, std::vector<Quantized> matrices) : each(std::move(matrices)) {
     std::vector<std::uint8_t> all_codes, all_scales;
-    for (std::int64_t i = 0; i < batch; ++i) {
-      each.push_back(exact_operand(rows, k, seed + static_cast<std::uint32_t>(i)));
-      const auto tiles = tiles_128x4(each.back());
-      all_codes.insert(all_codes.end(), each.back().codes.begin(), each.back().codes.end());
+    for (const auto& one : each) {
+      const auto tiles = tiles_128x4(one);
+      all_codes.insert(all_codes.end(), one.codes.begin(), one.codes.end());
       all_scales.insert(all_scales.end(), tiles.begin(), tiles.end());
     }
     codes = std::make_unique<Memory>(device, all_codes);
     scales = std::make_unique<Memory>(device, all_scales);
-    const auto count = static_cast<std::int64_t>(all_scales.size()) / batch;
-    tensor = {codes->data(), scales->data(), each[0].k, 0, rows * each[0].k, count};
+    const auto count = static_cast<std::int64_t>(all_scales.size() / each.size());
+    tensor = {codes->data(), scales->data(), each[0].k, 0, each[0].rows * each[0].k, count};
+  }
+  Operands(Device& device, std::int64_t rows, std::int64_t k, std::int64_t batch,
+           std::uint32_t seed)
+      : Operands(device, matrices(rows, k, batch, seed)) {}
+
+ private:
+  static std::vector<Quantized> matrices(std::int64_t rows, std::int64_t k, std::int64_t batch,
+                                         std::uint32_t seed) {
+    std::vector<Quantized> out;
+    for (std::int64_t i = 0; i < batch; ++i)
+      out.push_back(exact_operand(rows, k, seed + static_cast<std::uint32_t>(i)));
+    return out;
   }
 };
 
@@ -180,6 +191,119 @@ void check(Device& d, const Family& family,
 constexpr auto kAdds = Accumulate::accumulate;
 constexpr auto kBias = Bias::per_column;
 
+// A product of groups: A and B of each, as kernels find them.
+struct GroupedCase {
+  Grouping grouping;
+  std::int64_t m, n, k;  // tokens in k_grouped
+  std::vector<std::int32_t> sizes;
+};
+
+struct GroupedParts {
+  Problem p;
+  std::vector<Quantized> a, b;                   // the matrices in memory
+  std::vector<Quantized> left, right;            // of each product
+  std::vector<std::int64_t> entry, first, rows;  // of D
+};
+
+// `part` amid NaN and sixes, from column `at` on of a longer operand.
+void place(Quantized& whole, const Quantized& part, std::int64_t at) {
+  for (std::int64_t i = 0; i < part.rows; ++i) {
+    std::copy_n(part.codes.begin() + i * part.k / 2, part.k / 2,
+                whole.codes.begin() + (i * whole.k + at) / 2);
+    std::copy_n(part.scales.begin() + i * part.k / 32, part.k / 32,
+                whole.scales.begin() + (i * whole.k + at) / 32);
+  }
+}
+Quantized poisoned(std::int64_t rows, std::int64_t k) {
+  Quantized out;
+  out.rows = rows;
+  out.k = k;
+  out.codes.assign(static_cast<std::size_t>(rows * k / 2), 0x77);
+  out.scales.assign(static_cast<std::size_t>(rows * k / 32), 255);
+  return out;
+}
+
+GroupedParts parts_of(const GroupedCase& c) {
+  GroupedParts out;
+  out.p = problem({c.m, c.n, c.k});
+  out.p.grouping = c.grouping;
+  out.p.groups = {1, 16};
+  const auto groups = static_cast<std::int64_t>(c.sizes.size());
+  const auto length = copy_length(out.p, c.k, groups);
+  const bool tokens = c.grouping == Grouping::k_grouped;
+  if (tokens) out.a = {poisoned(c.m, length)}, out.b = {poisoned(c.n, length)};
+  if (c.grouping == Grouping::m_contiguous) out.a = {exact_operand(c.m, c.k, 1)};
+  std::int64_t before = 0;
+  for (std::int64_t g = 0; g < groups; ++g) {
+    const auto size = c.sizes[static_cast<std::size_t>(g)];
+    const auto seed = static_cast<std::uint32_t>(10 + g);
+    if (tokens) {
+      out.left.push_back(exact_operand(c.m, size - before, seed));
+      out.right.push_back(exact_operand(c.n, size - before, seed + 50));
+      // Its padding is zeros, up to a multiple of 128.
+      for (auto* side : {&out.left, &out.right}) {
+        Quantized whole = side->back();
+        Quantized padded = poisoned(whole.rows, round_up(whole.k, 128));
+        std::fill(padded.codes.begin(), padded.codes.end(), 0);
+        std::fill(padded.scales.begin(), padded.scales.end(), 0);
+        place(padded, whole, 0);
+        place(side == &out.left ? out.a[0] : out.b[0], padded, (before / 128 + g) * 128);
+      }
+    } else {
+      if (c.grouping == Grouping::m_masked) out.a.push_back(exact_operand(c.m, c.k, seed));
+      out.b.push_back(exact_operand(c.n, c.k, seed + 50));
+      out.left.push_back(out.a.back());
+      out.right.push_back(out.b.back());
+    }
+    const bool contiguous = c.grouping == Grouping::m_contiguous;
+    out.entry.push_back(contiguous ? 0 : g);
+    out.first.push_back(contiguous ? before : 0);
+    out.rows.push_back(tokens ? c.m : contiguous ? size - before : size);
+    if (c.grouping != Grouping::m_masked) before = size;
+  }
+  return out;
+}
+
+void check_groups(Device& d, const Family& family, const GroupedCase& c,
+                  std::initializer_list<std::pair<const std::string, std::int64_t>> values) {
+  const GroupedParts parts = parts_of(c);
+  REQUIRE(family.refuses(parts.p, d.target()) == "");
+  const auto v = with(family, parts.p, d.target(), values);
+  const Operands a(d, parts.a), b(d, parts.b);
+  const auto groups = static_cast<std::int64_t>(c.sizes.size());
+  const auto entries = c.grouping == Grouping::m_contiguous ? 1 : groups;
+  std::vector<std::uint16_t> want(static_cast<std::size_t>(entries * c.m * c.n), 0xffff);
+  for (std::size_t g = 0; g < parts.left.size(); ++g)
+    for (std::int64_t i = 0; i < parts.rows[g]; ++i)
+      for (std::int64_t j = 0; j < c.n; ++j) {
+        double x = 0;
+        for (std::int64_t k = 0; k < parts.left[g].k; ++k)
+          x += parts.left[g].value(parts.first[g] + i, k) * parts.right[g].value(j, k);
+        const auto row = parts.entry[g] * c.m + parts.first[g] + i;
+        want[static_cast<std::size_t>(row * c.n + j)] =
+            reference::bf16_bits(static_cast<float>(0.5 * x));
+      }
+  Memory out(d, entries * c.m * c.n * 2), sizes(d, c.sizes);
+  qt_args args{};
+  args.m = c.m;
+  args.n = c.n;
+  args.k = c.k;
+  args.batch = entries;
+  args.groups = groups;
+  args.group_sizes = sizes.data<int>();
+  args.a = a.tensor;
+  args.b = b.tensor;
+  args.d = {out.data(), nullptr, c.n, 0, c.m * c.n, 0};
+  args.alpha = 0.5f;
+  for (const auto landing : kLandings) {
+    INFO(v.text(), " ", name_of(c.grouping), " landing ", static_cast<int>(landing));
+    d.schedule(5, landing);
+    out.poison();
+    d.run(family, parts.p, v, args);
+    CHECK(out.download<std::uint16_t>() == want);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("blackwell.gemm_sm120 is exact for awkward sizes under every schedule") {
@@ -215,4 +339,18 @@ TEST_CASE("blackwell.gemm_sm100 by pairs of blocks is exact under every schedule
   check(d, family, {{"blocks", 2}, {"tile_n", 64}}, {300, 136, 1376, DType::f16, kAdds, kBias, 3});
   check(d, family, {{"blocks", 2}, {"tile_n", 256}, {"sums", 1}, {"stages", 2}}, {200, 264, 576});
   check(d, family, {{"blocks", 2}, {"tile_n", 192}, {"stages", 3}}, {129, 200, 320, DType::f32});
+}
+
+TEST_CASE("blackwell.products of groups are exact under every schedule") {
+  const auto& by_warps = cuda::gemm_sm120();
+  check_groups(sm120(), by_warps, {Grouping::m_contiguous, 200, 40, 96, {0, 3, 140, 140, 180}},
+               {{"tile_m", 64}, {"tile_n", 64}});
+  check_groups(sm120(), by_warps, {Grouping::m_masked, 70, 40, 96, {70, 0, 5}},
+               {{"tile_m", 64}, {"tile_n", 64}});
+  check_groups(sm120(), by_warps, {Grouping::k_grouped, 40, 70, 500, {0, 3, 260, 261, 490}},
+               {{"tile_m", 64}, {"tile_n", 64}});
+  const auto& by_tiles = cuda::gemm_sm100();
+  check_groups(sm100(), by_tiles, {Grouping::m_masked, 130, 40, 96, {129, 0, 5}}, {{"tile_n", 64}});
+  check_groups(sm100(), by_tiles, {Grouping::k_grouped, 40, 70, 500, {0, 3, 260, 261, 490}},
+               {{"tile_n", 64}, {"blocks", 2}});
 }
