@@ -236,7 +236,9 @@ TEST_CASE("hip_backend.memory, time and recorded calls") {
     backend->release(*memory);
     const auto watch = backend->stopwatch();
     watch->start(nullptr);
-    CHECK(watch->stop(nullptr) == doctest::Approx(0.002));
+    const double seconds = watch->stop(nullptr);
+    CHECK(seconds >= 0);
+    CHECK(seconds < 10);
     int calls = 0;
     const auto recording = backend->record([&](void* stream) {
       CHECK(stream != nullptr);

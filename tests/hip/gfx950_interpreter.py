@@ -511,6 +511,7 @@ class Program:
             "v_cvt_pk_bf16_f32": lambda: bf16_rne(f(1)) | bf16_rne(f(2)) << U32(16),
             "v_cvt_f16_f32": lambda: f(1).astype(np.float16).view(np.uint16).astype(U32),
             "v_pack_b32_f16": lambda: (u(1) & U32(0xFFFF)) | u(2) << U32(16),
+            "v_bfrev_b32": lambda: np.array([int(f"{int(a):032b}"[::-1], 2) for a in u(1)], U32),
             "v_bcnt_u32_b32": lambda: np.array([bin(int(a)).count("1") for a in u(1)], U32) + u(2),
         }
         if b in simple:

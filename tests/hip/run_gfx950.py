@@ -123,7 +123,7 @@ def values_of(codes, scales, k):
 
 
 def run_product(qturn, folder, random, m, n, k):
-    text = steps_of(qturn, "--op", "gemm", "--shape", f"{m}x{n}x{k}")["gemm"]
+    text = steps_of(qturn, "--shape", f"{m}x{n}x{k}")["gemm"]
     kernel = Object(text, entry_of(text), folder)
     (a, a_scales), (b, b_scales) = operand(random, m, k), operand(random, n, k)
     memory = Memory()

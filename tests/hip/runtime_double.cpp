@@ -1,19 +1,24 @@
 // A libamdhip64 for machines without an AMD GPU: device memory is host memory, launches are written
-// down. QTURN_DOUBLE_DEVICES sets how many MI355X it shows.
+// down, and run where something stands behind them (device_work.hpp). QTURN_DOUBLE_DEVICES sets how
+// many devices it shows; names and sizes are those of an MI355X.
 #include "tests/hip/runtime_double.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 
+#include "tests/hip/device_work.hpp"
+
 using qturn_test::HipDouble;
 using qturn_test::RecordedLaunch;
+namespace work = qturn_test::work;
 
 namespace {
 
-constexpr int kNoDevice = 100, kInvalidDevice = 101, kInvalidValue = 1, kInvalidImage = 200,
-              kNotFound = 500;
+constexpr int kNoDevice = 100, kInvalidDevice = 101, kInvalidValue = 1, kOutOfMemory = 2,
+              kInvalidImage = 200, kNotFound = 500, kLaunchFailure = 719;
 
 HipDouble& state() {
   static HipDouble all = [] {
@@ -25,34 +30,33 @@ HipDouble& state() {
 }
 thread_local int current = 0;
 
-struct Module {
-  std::string image;
-};
 struct Function {
-  std::string entry;
+  void* entry;
+  std::string name;
+};
+struct Module {
+  void* code;
+  std::vector<std::unique_ptr<Function>> functions;
+};
+
+struct Call {
+  const Function* function;
+  RecordedLaunch launch;
+  int run() const {
+    state().launches.push_back(launch);
+    return work::run(function->entry, launch) ? 0 : kLaunchFailure;
+  }
 };
 struct Stream {
   bool capturing = false;
-  std::vector<RecordedLaunch> captured;
+  std::vector<Call> captured;
 };
 struct Graph {
-  std::vector<RecordedLaunch> launches;
+  std::vector<Call> calls;
 };
-
-// As far as its section headers say.
-std::size_t elf_bytes(const unsigned char* image) {
-  std::uint64_t headers = 0;
-  std::uint16_t size = 0, count = 0;
-  std::memcpy(&headers, image + 40, 8);
-  std::memcpy(&size, image + 58, 2);
-  std::memcpy(&count, image + 60, 2);
-  return headers + std::size_t{size} * count;
-}
-
-std::vector<std::unique_ptr<Function>>& functions() {
-  static std::vector<std::unique_ptr<Function>> all;
-  return all;
-}
+struct Event {
+  std::chrono::steady_clock::time_point at;
+};
 
 }  // namespace
 
@@ -100,13 +104,12 @@ int hipGetDevicePropertiesR0600(void* out, int) {
 int hipGetDeviceProperties(void*, int) { std::abort(); }
 int hipDeviceSynchronize() { return 0; }
 int hipMalloc(void** memory, std::size_t bytes) {
-  *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-  std::memset(*memory, 0xff, bytes);
-  ++state().live_allocations;
-  return 0;
+  *memory = work::allocate(bytes);
+  state().live_allocations += *memory != nullptr;
+  return *memory ? 0 : kOutOfMemory;
 }
 int hipFree(void* memory) {
-  std::free(memory);
+  work::release(memory);
   --state().live_allocations;
   return 0;
 }
@@ -123,27 +126,24 @@ int hipMemsetAsync(void* memory, int value, std::size_t bytes, void*) {
   return 0;
 }
 int hipModuleLoadData(void** module, const void* image) {
-  const auto* bytes = static_cast<const unsigned char*>(image);
-  if (std::memcmp(bytes,
-                  "\x7f"
-                  "ELF",
-                  4) != 0)
-    return kInvalidImage;
-  *module = new Module{std::string(reinterpret_cast<const char*>(bytes), elf_bytes(bytes))};
+  void* code = work::load(image);
+  if (!code) return kInvalidImage;
+  *module = new Module{code, {}};
   ++state().live_modules;
   return 0;
 }
 int hipModuleUnload(void* module) {
+  work::unload(static_cast<Module*>(module)->code);
   delete static_cast<Module*>(module);
   --state().live_modules;
   return 0;
 }
 int hipModuleGetFunction(void** function, void* module, const char* name) {
-  // Kernels have a descriptor under their name.
-  if (static_cast<Module*>(module)->image.find(std::string(name) + ".kd") == std::string::npos)
-    return kNotFound;
-  functions().push_back(std::make_unique<Function>(Function{name}));
-  *function = functions().back().get();
+  auto& of = *static_cast<Module*>(module);
+  void* entry = work::entry(of.code, name);
+  if (!entry) return kNotFound;
+  of.functions.push_back(std::make_unique<Function>(Function{entry, name}));
+  *function = of.functions.back().get();
   return 0;
 }
 int hipFuncGetAttribute(int* value, int, void*) {
@@ -158,11 +158,18 @@ int hipModuleLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
     return error;
   }
   if (gx == 0 || gy == 0 || gz == 0 || extra) return kInvalidValue;
-  const RecordedLaunch launch{
-      static_cast<Function*>(function)->entry,     {gx, gy, gz}, {bx, by, bz}, shared, stream,
-      *static_cast<const qt_args*>(parameters[0]), current};
+  const auto* of = static_cast<const Function*>(function);
+  const Call call{of,
+                  {of->name,
+                   {gx, gy, gz},
+                   {bx, by, bz},
+                   shared,
+                   stream,
+                   *static_cast<const qt_args*>(parameters[0]),
+                   current}};
   auto* const on = static_cast<Stream*>(stream);
-  (on && on->capturing ? on->captured : state().launches).push_back(launch);
+  if (!on || !on->capturing) return call.run();
+  on->captured.push_back(call);
   return 0;
 }
 int hipStreamCreateWithFlags(void** stream, unsigned) {
@@ -203,8 +210,8 @@ int hipGraphInstantiate(void** exec, void* graph, void**, char*, std::size_t) {
   return 0;
 }
 int hipGraphLaunch(void* exec, void*) {
-  const auto& all = static_cast<Graph*>(exec)->launches;
-  state().launches.insert(state().launches.end(), all.begin(), all.end());
+  for (const auto& call : static_cast<Graph*>(exec)->calls)
+    if (const int error = call.run()) return error;
   return 0;
 }
 int hipGraphExecDestroy(void* exec) {
@@ -214,18 +221,23 @@ int hipGraphExecDestroy(void* exec) {
 }
 int hipGraphDestroy(void* graph) { return hipGraphExecDestroy(graph); }
 int hipEventCreateWithFlags(void** event, unsigned) {
-  *event = new int(0);
+  *event = new Event;
   ++state().live_events;
   return 0;
 }
-int hipEventRecord(void*, void*) { return 0; }
+int hipEventRecord(void* event, void*) {
+  static_cast<Event*>(event)->at = std::chrono::steady_clock::now();
+  return 0;
+}
 int hipEventSynchronize(void*) { return 0; }
-int hipEventElapsedTime(float* milliseconds, void*, void*) {
-  *milliseconds = 2.0f;
+int hipEventElapsedTime(float* milliseconds, void* begin, void* end) {
+  *milliseconds = std::chrono::duration<float, std::milli>(static_cast<Event*>(end)->at -
+                                                           static_cast<Event*>(begin)->at)
+                      .count();
   return 0;
 }
 int hipEventDestroy(void* event) {
-  delete static_cast<int*>(event);
+  delete static_cast<Event*>(event);
   --state().live_events;
   return 0;
 }
@@ -233,6 +245,8 @@ const char* hipGetErrorName(int error) {
   return error == kNoDevice ? "hipErrorNoDevice" : error == 0 ? "hipSuccess" : "hipErrorUnknown";
 }
 const char* hipGetErrorString(int error) {
-  return error == kNoDevice ? "no ROCm-capable device is detected" : "made up";
+  return error == kNoDevice        ? "no ROCm-capable device is detected"
+         : error == kLaunchFailure ? work::failure().c_str()
+                                   : "made up";
 }
 }

@@ -49,10 +49,22 @@ struct LoadedText {
   simulated::Machine** slot;
 };
 
+// A fault put into kernel text: what stands there, and what stands there then.
+struct Mutation {
+  std::string_view from, to;
+};
+const Mutation* mutation = nullptr;
+
 LoadedText loaded(const Source& source) {
   static std::map<std::string, LoadedText> all;
-  const auto flat = flatten(source);
+  auto flat = flatten(source);
   REQUIRE(flat.ok());
+  if (mutation) {
+    const auto at = flat->find(mutation->from);
+    REQUIRE_MESSAGE(at != std::string::npos, mutation->from);
+    REQUIRE_MESSAGE(flat->find(mutation->from, at + 1) == std::string::npos, mutation->from);
+    flat->replace(at, mutation->from.size(), mutation->to);
+  }
   if (const auto found = all.find(*flat); found != all.end()) return found->second;
   const auto object = simulated::compile_kernel(*flat, simulated::Dialect::hip);
   REQUIRE_MESSAGE(object.ok(), object.status().message());
@@ -70,20 +82,26 @@ const simulated::Schedule kSchedules[] = {{1, simulated::Landing::late, 3},
                                           {2, simulated::Landing::eager, 2},
                                           {3, simulated::Landing::mixed, 1}};
 
-void run(const Family& family, const Problem& p, const Variant& v, const qt_args& args,
-         const simulated::Schedule& schedule) {
+// What went wrong, or nothing.
+std::string run_quietly(const Family& family, const Problem& p, const Variant& v,
+                        const qt_args& args, const simulated::Schedule& schedule) {
   REQUIRE(family.refuses(p, kTarget) == "");
   REQUIRE(family.illegal(p, kTarget, v) == "");
   const auto text = loaded(family.emit(p, kTarget, v));
   const auto launch = family.launch(p, v, args, 4);
-  if (launch.grid[0] == 0 || launch.grid[2] == 0) return;
+  if (launch.grid[0] == 0 || launch.grid[2] == 0) return {};
   simulated::LaunchShape shape;
   shape.grid = {launch.grid[0], launch.grid[1], launch.grid[2]};
   shape.block = {launch.block[0], launch.block[1], launch.block[2]};
   shape.shared_bytes = static_cast<std::uint32_t>(launch.shared_bytes);
   void* parameters[] = {const_cast<qt_args*>(&args)};
-  const auto wrong = simulated::run(shape, schedule, *text.entry, parameters, text.slot,
-                                    simulated::describe_address);
+  return simulated::run(shape, schedule, *text.entry, parameters, text.slot,
+                        simulated::describe_address);
+}
+
+void run(const Family& family, const Problem& p, const Variant& v, const qt_args& args,
+         const simulated::Schedule& schedule) {
+  const auto wrong = run_quietly(family, p, v, args, schedule);
   REQUIRE_MESSAGE(wrong.empty(), v.text(), ": ", wrong);
 }
 
@@ -156,8 +174,9 @@ float exact_sum(const Quantized& a, const Quantized& b, std::int64_t i, std::int
   return rounded;
 }
 
-void check_product(const Problem& p, const Variant& v, const Shape& s, std::uint32_t seed) {
-  INFO(v.text(), " m=", s.m, " n=", s.n, " k=", s.k, " gap=", s.gap, " shift=", s.shift);
+// What is wrong under the first schedule that gives anything but the reference's bits.
+std::string complaint_about(const Problem& p, const Variant& v, const Shape& s,
+                            std::uint32_t seed) {
   auto a = cuda_test::random_operand(s.m, s.k, Data::forward, seed);
   auto b = cuda_test::random_operand(s.n, s.k, Data::forward, seed + 1);
   if (a.rows > 4) a.scales[static_cast<std::size_t>(3 * a.k / 32)] = 255;
@@ -179,7 +198,8 @@ void check_product(const Problem& p, const Variant& v, const Shape& s, std::uint
   args.bias = bias_memory.data();
   for (const auto& schedule : kSchedules) {
     if (!old.empty()) std::memcpy(d.data(), old.data(), old.size());
-    run(hip::gemm_mfma_scale(), p, v, args, schedule);
+    const auto fault = run_quietly(hip::gemm_mfma_scale(), p, v, args, schedule);
+    if (!fault.empty()) return fault;
     std::int64_t wrong = 0;
     std::string first_wrong;
     for (std::int64_t i = 0; i < s.m; ++i)
@@ -199,8 +219,16 @@ void check_product(const Problem& p, const Variant& v, const Shape& s, std::uint
                         std::to_string(cuda_test::as_float(p.d_type, d.data() + at)) + " for " +
                         std::to_string(z);
       }
-    CHECK_MESSAGE(wrong == 0, "seed ", schedule.seed, ", first at ", first_wrong);
+    if (wrong > 0)
+      return std::to_string(wrong) + " wrong under seed " + std::to_string(schedule.seed) +
+             ", first at " + first_wrong;
   }
+  return {};
+}
+
+void check_product(const Problem& p, const Variant& v, const Shape& s, std::uint32_t seed) {
+  INFO(v.text(), " m=", s.m, " n=", s.n, " k=", s.k, " gap=", s.gap, " shift=", s.shift);
+  CHECK(complaint_about(p, v, s, seed) == "");
 }
 
 Problem any_product(DType d_type) { return gemm_problem({0, 4096}, {1, 4096}, {0, 4096}, d_type); }
@@ -319,7 +347,7 @@ TEST_CASE("simulated hip products: awkward shapes, aligned and not, in every til
   const auto plain = any_product(DType::f32);
   const auto small = with(family, plain, {{"tile_m", 64}, {"tile_n", 64}, {"stages", 3}});
   for (const auto& s : {Shape{1, 1, 32}, Shape{7, 5, 64}, Shape{129, 70, 96}, Shape{65, 130, 512},
-                        Shape{64, 64, 672, 128, 0}, Shape{5, 9, 160, 32, 1}, Shape{3, 4, 0}})
+                        Shape{64, 64, 672, 96, 0}, Shape{5, 9, 160, 32, 1}, Shape{3, 4, 0}})
     check_product(plain, small, s, 11);
 
   auto full = any_product(DType::bf16);
@@ -440,4 +468,53 @@ TEST_CASE("simulated hip quantisers give the reference's bits") {
   auto squares = any_quantize(DType::bf16, 0, Signs::none, even, rne, Copies::both);
   squares.scale_block = ScaleBlock::b32x32;
   check_quantize(squares, 70, 100, 0, seed++);
+}
+
+// Not for every run: each fault is a compilation. `--no-skip -tc="*faults*"` runs it.
+TEST_CASE("simulated hip products: every fault put into the text is found" * doctest::skip()) {
+  const auto& family = hip::gemm_mfma_scale();
+  const auto p = any_product(DType::f32);
+  const auto v = with(family, p, {{"tile_m", 64}, {"tile_n", 64}, {"stages", 3}});
+  const auto thin = with(family, p, {{"tile_m", 64}, {"tile_n", 64}, {"shape", 32}});
+  const auto flat = gemm_problem({0, 16}, {1, 4096}, {0, 4096}, DType::f32);
+  const auto few = with(family, flat, {{"tile_m", 16}, {"tile_n", 64}, {"stages", 4}});
+  const Mutation faults[] = {
+      {"wait_copies<(Config::stages - 2) * int(S::copies)>();", ";"},
+      {"wait_copies<(Config::stages - 2) * int(S::copies)>();",
+       "wait_copies<(Config::stages - 1) * int(S::copies)>();"},
+      {"      wait_copies<0>();", "      ;"},
+      {"    sync_lds();\n    bring(s + Config::stages - 1);",
+       "    bring(s + Config::stages - 1);\n    sync_lds();"},
+      {"    sync_lds();\n    bring(s", "    bring(s"},
+      {"scales_at + row * 4u + block)}", "scales_at + row * 4u + (block ^ 1u))}"},
+      {"return 4u * (lane / 16u);", "return 4u * (lane / 16u ^ 1u);"},
+      {"codes[i] = from.codes(row) + ((lane ^ (row >> 2)) & 3u) * 16u;",
+       "codes[i] = from.codes(row) + (lane & 3u) * 16u;"},
+      {"const bool inside = block * 32 < k_end;", "const bool inside = true;"},
+      {"return row < end ? row : end - 1;", "return row;"},
+      {"from.aligned() ? k_end / kChunk : 0;", "k_end / kChunk;"},
+      {"from.aligned() ? k_end / kChunk : 0;", "from.aligned() ? (k_end + 127) / kChunk : 0;"},
+      {"return min_u32(turn * kWaves + wave_index(), all - 1u);",
+       "return turn * kWaves + wave_index();"},
+      {"if (row >= p.end) continue;", ""},
+      {"if (wide && column + 4 <= args.n) {", "if (wide) {"},
+      {"in_tile = lane % T::size, k_block = lane / T::size;",
+       "in_tile = lane % T::size, k_block = 3u - lane / T::size;"},
+      {"S::tile_m + first_n + u32(j)", "first_n + u32(j)"},
+      {"s % Config::stages) * S::bytes", "s % (Config::stages - 1)) * S::bytes"},
+      {"return 8u * quad + 4u * (lane / 32u);", "return 4u * quad + 16u * (lane / 32u);"},
+  };
+  const Shape shapes[] = {{70, 66, 512}, {129, 70, 672, 96, 0}, {5, 8, 160, 32, 1}, {7, 100, 896}};
+  for (const auto& fault : faults) {
+    mutation = &fault;
+    std::string found;
+    for (const auto& s : shapes) {
+      if (found.empty()) found = complaint_about(p, v, s, 41);
+      if (found.empty() && s.m <= 16) found = complaint_about(flat, few, s, 42);
+    }
+    if (found.empty()) found = complaint_about(p, thin, shapes[0], 43);
+    CHECK_MESSAGE(!found.empty(), fault.from, " -> ", fault.to);
+    std::cout << fault.from << "\n  " << found.substr(0, 150) << "\n";
+  }
+  mutation = nullptr;
 }
