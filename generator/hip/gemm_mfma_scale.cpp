@@ -13,6 +13,7 @@ namespace {
 constexpr std::int64_t kWaves = 4, kThreads = 64 * kWaves;
 constexpr std::int64_t kRow = 64 + 4;     // bytes of a tile's row in a stage: codes and scales
 constexpr std::int64_t kMostCopies = 63;  // of a wave in flight
+constexpr std::int64_t kMostActivated = 128;
 constexpr std::int64_t kRegisters = 512;  // of a lane, shared by the waves of a SIMD
 
 // How the four waves share a tile, and what that takes.
@@ -43,6 +44,7 @@ class GemmMfmaScale final : public Family {
   std::string_view name() const override { return "hip_gemm_mfma_scale"; }
   std::int32_t revision() const override { return 1; }
   Vendor vendor() const override { return Vendor::amd; }
+  Evidence evidence() const override { return Evidence::simulated; }
 
   std::string refuses(const Problem& p, const Target& t) const override {
     if (p.op != Op::gemm) return "computes gemm only";
@@ -79,6 +81,9 @@ class GemmMfmaScale final : public Family {
       return "a wave's part is smaller than the instruction's";
     if (is_gated(p.epilogue) && wave_n % (2 * shares.shape) != 0)
       return "a wave needs columns of gates and of values";
+    // Compilers stop unrolling there, and sums that are indexed at run time are no registers.
+    if (p.epilogue != Epilogue::none && shares.sums() > kMostActivated)
+      return "a lane activates 128 sums at most";
     if ((v.value("stages") - 1) * shares.copies() > kMostCopies)
       return "more copies are in flight than a wave can count";
     const auto bytes = v.value("stages") * shares.stage_bytes();

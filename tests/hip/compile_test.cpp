@@ -241,11 +241,17 @@ TEST_CASE("hip products compile without spills, on the matrix cores") {
   gelu.epilogue = Epilogue::gelu;
   gelu.contract = Contract::fast;
   add(gelu, {});
+  backward.accumulate = Accumulate::overwrite;
+  add(backward, {{"tile_m", 256}, {"tile_n", 128}, {"shape", 32}});
+  auto exact = gelu;
+  exact.contract = Contract::exact;
+  exact.pre_activation = PreActivation::kept;
+  add(exact, {{"tile_m", 128}, {"tile_n", 256}});
   auto experts = large;
   experts.grouping = Grouping::m_contiguous;
   experts.groups = {1, 64};
   add(experts, {});
-  jobs.compile(12);
+  jobs.compile(14);
 }
 
 TEST_CASE("every hip family is compiled by one of these tests") {

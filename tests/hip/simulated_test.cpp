@@ -11,6 +11,7 @@
 
 #include "generator/grouping.hpp"
 #include "generator/hip/families.hpp"
+#include "reference/column_sums.hpp"
 #include "tests/cuda/oracle.hpp"
 #include "tests/hip/problems.hpp"
 #include "tests/simulated/device_memory.hpp"
@@ -468,6 +469,74 @@ TEST_CASE("simulated hip quantisers give the reference's bits") {
   auto squares = any_quantize(DType::bf16, 0, Signs::none, even, rne, Copies::both);
   squares.scale_block = ScaleBlock::b32x32;
   check_quantize(squares, 70, 100, 0, seed++);
+}
+
+TEST_CASE("simulated hip simple kernels: dequantise, rotate, add columns up") {
+  const std::int64_t m = 37, k = 160;
+  Problem p;
+  p.role = Role::wgrad;  // any sizes
+  p.m = p.k = {0, 4096};
+  qt_args args{};
+  args.m = m;
+  args.k = k;
+  args.batch = args.groups = 1;
+  const auto run_all = [&](const char* name, const auto& check) {
+    const Family& family = *find_family(name);
+    for (const auto& schedule : kSchedules) {
+      run(family, p, family.default_variant(p, kTarget), args, schedule);
+      check();
+    }
+  };
+
+  const auto q = cuda_test::random_operand(m, k, Data::wide, 51);
+  const OperandMemory q_memory(q, 0, 0);
+  const Memory d(static_cast<std::size_t>(m * k * 2));
+  p.op = Op::dequantize;
+  p.a_type = DType::mxfp4;
+  p.a_layout = Layout::plain;
+  p.d_type = DType::bf16;
+  args.a = q_memory.tensor;
+  args.d = {d.data(), nullptr, k, 0, 0, 0};
+  run_all("hip_dequantize", [&] {
+    std::int64_t wrong = 0;
+    for (std::int64_t i = 0; i < m * k; ++i)
+      wrong += !same(p.d_type, d.data() + i * 2, static_cast<float>(q.value(i / k, i % k)));
+    CHECK(wrong == 0);
+  });
+
+  auto x = awkward(m, k, 52);
+  const Memory in(cuda_test::stored(DType::bf16, x));
+  const Memory rotated(static_cast<std::size_t>(m * k * 4));
+  p.op = Op::hadamard;
+  p.k = Extent::exactly(k);
+  p.a_type = DType::bf16;
+  p.a_layout = Layout::chosen;
+  p.d_type = DType::f32;
+  p.rotation = 32;
+  args.a = {in.data(), nullptr, k, 0, 0, 0};
+  args.d = {rotated.data(), nullptr, k, 0, 0, 0};
+  auto want = x;
+  const auto spec = cuda_test::spec_of(p, Rounding::rne, args);
+  for (std::int64_t i = 0; i < m; ++i)
+    reference::rotate_row(std::span(want).subspan(static_cast<std::size_t>(i * k), k), spec);
+  run_all("hip_hadamard", [&] {
+    std::int64_t wrong = 0;
+    for (std::int64_t i = 0; i < m * k; ++i)
+      wrong += !same(DType::f32, rotated.data() + i * 4, want[static_cast<std::size_t>(i)]);
+    CHECK(wrong == 0);
+  });
+
+  const Memory sums(static_cast<std::size_t>(k * 4));
+  p.op = Op::column_sums;
+  p.rotation = 0;
+  args.d = {sums.data(), nullptr, k, 0, 0, 0};
+  const auto want_sums = reference::column_sums(x.data(), m, k, k);
+  run_all("hip_column_sums", [&] {
+    std::int64_t wrong = 0;
+    for (std::int64_t j = 0; j < k; ++j)
+      wrong += !same(DType::f32, sums.data() + j * 4, want_sums[static_cast<std::size_t>(j)]);
+    CHECK(wrong == 0);
+  });
 }
 
 // Not for every run: each fault is a compilation. `--no-skip -tc="*faults*"` runs it.
