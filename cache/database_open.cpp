@@ -184,10 +184,15 @@ Status Database::State::open_own() {
   connection = std::move(*opened);
   const auto header = schema::read_header(connection);
   if (!header.ok()) return header.status();
+  if (header->identity == schema::Identity::ours_damaged) return damaged_header();
   if (header->identity != schema::Identity::foreign) return {};
   return {Code::not_ours,
           fmt::format("{} is not a Quarterturn database and was left untouched; give another path",
                       path)};
+}
+
+Status Database::State::damaged_header() const {
+  return {Code::damaged, fmt::format("the header of {} is damaged", path)};
 }
 
 Status Database::State::connect_unlocked() {
@@ -195,8 +200,6 @@ Status Database::State::connect_unlocked() {
   Status own = open_own();
   if (!own.ok()) return own;
   if (sqlite3_db_readonly(connection.handle(), "main") == 1) return connect_read_only(false);
-  // A damaged header of ours needs no word here: SQLite refuses the file at the first statement.
-
   // Until the version is known, closing must not write the log back into the file.
   set_closing(Closing::leaves_log);
   const auto version = connection.integer("PRAGMA user_version");
@@ -247,6 +250,7 @@ Status Database::State::connect_read_only(bool newer) {
     set_closing(Closing::leaves_log);
     const auto header = schema::read_header(connection);
     if (!header.ok()) return header.status();
+    if (header->identity == schema::Identity::ours_damaged) return damaged_header();
     if (header->identity != schema::Identity::ours)
       return {Code::not_ours,
               fmt::format("{} is not a Quarterturn database; give another path", path)};
@@ -312,6 +316,7 @@ Status Database::State::open_snapshot() {
   connection = std::move(*opened);
   const auto header = schema::read_header(connection);
   if (!header.ok()) return header.status();
+  if (header->identity == schema::Identity::ours_damaged) return damaged_header();
   if (header->identity != schema::Identity::ours)
     return {Code::not_ours, fmt::format("{} is not a Quarterturn database", path)};
   Status status = schema::check_readable(connection, schema::version);
@@ -373,6 +378,8 @@ Status Database::State::read(const Work& work) {
 
 // After damage was met: whether the file is sound all the same, because the fault was passing.
 bool Database::State::is_sound() {
+  const auto header = schema::read_header(connection);
+  if (!header.ok() || header->identity != schema::Identity::ours) return false;
   // Not quick_check: an index that does not fit its table fails queries, too.
   const auto verdict = connection.text("PRAGMA integrity_check(1)");
   return verdict.ok() && *verdict == "ok" &&

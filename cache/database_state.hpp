@@ -51,6 +51,7 @@ struct Database::State {
   Status open_file();
   Status connect();
   Status open_own();
+  Status damaged_header() const;
   Status connect_unlocked();
   bool is_sound();
   Status connect_read_only(bool newer);

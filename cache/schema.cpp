@@ -131,7 +131,9 @@ Result<Header> read_header(sqlite::Connection& connection) {
   const int code = file->pMethods->xRead(file, bytes.data(), bytes.size(), 0);
   if (code != SQLITE_OK && code != SQLITE_IOERR_SHORT_READ)
     return sqlite::status_of(nullptr, code, "read the file's header");
-  const bool is_sqlite = std::memcmp(bytes.data(), "SQLite format 3", 16) == 0;
+  // Other text encodings than UTF-8 can be read, but not attached to what is.
+  const bool is_sqlite = std::memcmp(bytes.data(), "SQLite format 3", 16) == 0 &&
+                         big_endian(bytes.data() + 56) == SQLITE_UTF8;
   const bool has_our_id = big_endian(bytes.data() + 68) == application_id;
   Header header;
   header.user_version = big_endian(bytes.data() + 60);

@@ -196,6 +196,30 @@ TEST_CASE("damage: a lost header of ours is damage, a lost name is somebody else
   CHECK(Database::open(folder / "y.db").status().code() == Code::not_ours);
 }
 
+TEST_CASE("damage: a file in another text encoding is merged into nothing, and breaks nothing") {
+  test::Folder folder;
+  const auto path = folder / "given.db";
+  auto bytes = sound_file(path);
+  for (const char encoding : {'\2', '\3', '\4'}) {
+    CAPTURE(encoding);
+    bytes[59] = encoding;
+    test::write_file(path, bytes);
+    auto into = Database::open("");
+    REQUIRE(into.ok());
+    const auto merged = into->merge(path);
+    CHECK(merged.status().code() == Code::damaged);
+    CHECK(into->check()->empty());
+    use(*into);
+    CHECK(!Database::open_snapshot(path).ok());
+    CHECK(test::read_file(path) == bytes);
+  }
+  // As one's own it is saved like any damaged file.
+  auto own = Database::open(path);
+  REQUIRE_MESSAGE(own.ok(), own.status().message());
+  use(*own);
+  CHECK(moved_aside(folder.path) == 1);
+}
+
 TEST_CASE("damage: a stale log beside a new file is never replayed into it") {
   test::Folder folder;
   const auto path = folder / "x.db";
