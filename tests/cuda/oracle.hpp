@@ -145,15 +145,15 @@ inline std::int64_t wrong_bf16(const Quantized& q, const unsigned char* data) {
 }
 
 /// Scales as layout 128x4 holds them, written from its definition in generator/layout.hpp: NaN
-/// where tiles have more rows than the operand, 0 behind a row's last block.
-inline std::vector<std::uint8_t> tiles_128x4(const Quantized& q) {
+/// where tiles have more rows than the operand, 0 (`behind`) behind a row's last block.
+inline std::vector<std::uint8_t> tiles_128x4(const Quantized& q, std::uint8_t behind = 0) {
   const auto blocks = q.k / 32, tiles = ceil_div(blocks, 4);
   std::vector<std::uint8_t> out(static_cast<std::size_t>(ceil_div(q.rows, 128) * tiles * 512), 255);
   for (std::int64_t i = 0; i < q.rows; ++i)
     for (std::int64_t b = 0; b < tiles * 4; ++b)
       out[static_cast<std::size_t>(i / 128 * tiles * 512 + b / 4 * 512 + i % 32 * 16 +
                                    i % 128 / 32 * 4 + b % 4)] =
-          b < blocks ? q.scales[static_cast<std::size_t>(i * blocks + b)] : 0;
+          b < blocks ? q.scales[static_cast<std::size_t>(i * blocks + b)] : behind;
   return out;
 }
 
