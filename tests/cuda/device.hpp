@@ -33,6 +33,12 @@ inline void require(const Status& status) {
 /// When a simulated device does asynchronous work.
 enum class Landing { late, eager, mixed };
 
+/// How a simulated device runs what is launched (tests/simulated/scheduler.hpp).
+struct Schedule {
+  std::uint64_t seed = 1;
+  Landing landing = Landing::late;
+};
+
 /// A device with its primary context current on the calling thread that found it last.
 class Device {
  public:
@@ -100,16 +106,39 @@ class Device {
     return kernels_.emplace(*flat, std::move(kernel)).first->second;
   }
 
-  /// On a simulated device: how the launches that follow are run (simulated::Schedule).
+  /// Of the launches that follow, where the device is simulated.
   void schedule(std::uint64_t seed, Landing landing, std::uint32_t resident_blocks = 3) const {
     using Set = void (*)(std::uint64_t, int, std::uint32_t);
     if (const auto set = reinterpret_cast<Set>(api_->library.symbol("qturn_simulated_schedule")))
       set(seed, static_cast<int>(landing), resident_blocks);
   }
+  void schedule(const Schedule& how) const { schedule(how.seed, how.landing); }
+  /// Every case is run under each of these: once on a GPU; on a simulated device late, eager and
+  /// mixed, under seeds that no other case has. QTURN_TEST_SEED adds to the seeds.
+  std::vector<Schedule> schedules() {
+    if (!simulated()) return {{}};
+    static const std::uint64_t first = [] {
+      const char* given = std::getenv("QTURN_TEST_SEED");
+      return given ? std::strtoull(given, nullptr, 10) : 0;
+    }();
+    const auto seed = first + 3 * ++cases_;
+    return {{seed, Landing::late}, {seed + 1, Landing::eager}, {seed + 2, Landing::mixed}};
+  }
+
+  std::uint64_t runs_of_case() const { return simulated() ? 3 : 1; }
+  /// The next of such schedules, for tests that run a case once.
+  void rotate_schedule() {
+    if (simulated()) schedule(schedules()[cases_ % 3]);
+  }
 
   /// Enqueues one call of a variant.
   void run(const Family& family, const Problem& problem, const Variant& variant,
            const qt_args& args) {
+    rotate_schedule();
+    run_as_scheduled(family, problem, variant, args);
+  }
+  void run_as_scheduled(const Family& family, const Problem& problem, const Variant& variant,
+                        const qt_args& args) {
     require(kernel(family, problem, variant)
                 .launch(family.launch(problem, variant, args, units_), args, stream_));
   }
@@ -153,9 +182,15 @@ class Device {
   Target target_;
   std::int64_t units_ = 0;
   std::string name_;
+  std::uint64_t cases_ = 0;
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<const cuda::LoadedKernel>> kernels_;
 };
+
+/// On a simulated device one in `every` of many cases that differ little: compiling takes longest.
+inline bool is_left_out(const Device& device, std::size_t index, std::size_t every) {
+  return device.simulated() && index % every != 0;
+}
 
 /// Device memory between two guards of 4096 bytes of 0xff, itself filled with 0xff at first: codes
 /// of -6, scales of NaN, floats of NaN. On a simulated device nothing lies behind it.
@@ -216,6 +251,8 @@ class Memory {
 /// Compiles kernels on as many threads as there are, so that later calls find them.
 inline void compile_all(Device& device,
                         const std::vector<std::pair<Source, std::string>>& sources) {
+  // A mutant is killed by the first kernel that it spoils: the others need not be compiled.
+  if (std::getenv("QTURN_SIMULATED_MUTANT")) return;
   std::atomic<std::size_t> next{0};
   std::vector<std::future<void>> work;
   for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i)
@@ -245,6 +282,7 @@ class DeviceBackend final : public Backend {
   }
   Status launch(const Kernel& kernel, const Launch& launch, const qt_args& args,
                 void* stream) const override {
+    device_.rotate_schedule();
     return static_cast<const cuda::LoadedKernel&>(kernel).launch(
         launch, args, static_cast<cuda::CUstream>(stream));
   }

@@ -2,6 +2,8 @@
 // for few and many tokens.
 #include <doctest/doctest.h>
 
+#include <span>
+
 #include "tests/cuda/gemm_calls.hpp"
 
 using namespace quarterturn;
@@ -90,13 +92,20 @@ const Call kWeightOnlyCalls[] = {
     {0, 96, 64},
 };
 
+const Call kSmallWeightOnlyCalls[] = {
+    {129, 1, 96, DType::f32, Accumulate::accumulate},
+    {16, 72, 928, DType::bf16, Accumulate::accumulate, Bias::per_column, Data::forward, 3},
+    {40, 130, 672, DType::f16, Accumulate::overwrite, Bias::none, Data::forward, 5},
+};
+
 void check_weight_only_calls(const Family& family) {
   Device* device = device_or_skip();
   if (!device) return;
   const bool few = family.name() == "cuda_gemm_packed_bf16";
   std::vector<std::pair<Problem, Call>> cases;
   std::vector<std::pair<Source, std::string>> sources;
-  for (const Call& c : kWeightOnlyCalls) {
+  for (const Call& c :
+       device->simulated() ? std::span<const Call>(kSmallWeightOnlyCalls) : kWeightOnlyCalls) {
     const auto most = c.m <= 8 ? 8 : c.m <= 16 ? 16 : c.m <= 64 ? 64 : 256;
     const auto p = weight_only_problem(family, c, few ? most : 8192);
     if (const auto reason = family.refuses(p, device->target()); !reason.empty()) {
@@ -139,7 +148,7 @@ struct PackedCase {
 };
 
 // Permuted weights: rows of both operands that do not fit are the family's own to compute.
-void check_packed(const Family& family, std::initializer_list<PackedCase> all) {
+void check_packed(const Family& family, std::span<const PackedCase> all) {
   Device* device = device_or_skip();
   if (!device) return;
   const auto problem = [&family](const PackedCase& c) {
@@ -151,6 +160,9 @@ void check_packed(const Family& family, std::initializer_list<PackedCase> all) {
   std::vector<std::tuple<Problem, Variant, Call>> cases;
   std::vector<std::pair<Source, std::string>> sources;
   for (const auto& c : all) {
+    // In int8 the text is that of E5M2, so it has fewer kernels there.
+    const auto number = static_cast<std::size_t>(&c - all.data());
+    if (family.name().ends_with("int8") && is_left_out(*device, number, 2)) continue;
     const auto p = problem(c);
     if (const auto reason = family.refuses(p, device->target()); !reason.empty()) {
       std::cout << "SKIPPED: " << family.name() << " " << reason << "\n";
@@ -164,8 +176,9 @@ void check_packed(const Family& family, std::initializer_list<PackedCase> all) {
         if (value != axis.values.front() && family.illegal(p, device->target(), v).empty())
           others.push_back(v);
       }
-    const auto& other = others[sources.size() / 2 % others.size()];
+    const auto& other = others[static_cast<std::size_t>(&c - all.data()) % others.size()];
     for (const auto& v : {family.default_variant(p, device->target()), other}) {
+      if (device->simulated() && (&c - all.data()) % 2 == (v == other ? 0 : 1)) continue;
       cases.emplace_back(p, v, c.call);
       sources.emplace_back(family.emit(p, device->target(), v), v.text());
     }
@@ -176,7 +189,7 @@ void check_packed(const Family& family, std::initializer_list<PackedCase> all) {
     Quantized a = random_operand(c.m, c.k, c.data, seed),
               b = random_operand(c.n, c.k, c.data, seed + 1);
     // Every other time: rows that do not fit, and NaN.
-    if (seed % 2 == 0 && c.k > 64 && c.data == Data::forward) {
+    if ((seed % 2 == 0 || device->simulated()) && c.k > 64 && c.data == Data::forward) {
       widen_row(a, c.m - 1);
       for (std::int64_t row = 0; row < c.n; row += 75) widen_row(b, row);
       b.scales[static_cast<std::size_t>((c.n - 1) * (b.k / 32))] = 255;
@@ -202,48 +215,70 @@ void check_packed(const Family& family, std::initializer_list<PackedCase> all) {
   const auto outcome = run(*device, family, p, v, c, a, b, 7);
   INFO(outcome.where);
   CHECK(outcome.worst <= 1.0);
-  CHECK(*kernel.counter("quarterturn_stand_ins") - *before == 2);
+  CHECK(*kernel.counter("quarterturn_stand_ins") - *before == 2 * device->runs_of_case());
 }
 
 }  // namespace
 
 namespace {
 
+constexpr PackedCase kFewTokens[] = {
+    {{1, 5, 32}, 8},
+    {{1, 1, 2880}, 8},
+    {{7, 1000, 64, DType::f16}, 8},
+    {{8, 1000, 1504, DType::f32, Accumulate::overwrite, Bias::per_column}, 8},
+    {{1, 4096, 1824}, 8},
+    {{16, 328, 2880, DType::bf16, Accumulate::overwrite, Bias::per_column, Data::forward, 3}, 16},
+    {{13, 64, 16384, DType::f32, Accumulate::overwrite, Bias::none, Data::common_sign}, 16},
+    {{32, 1408, 576, DType::bf16, Accumulate::accumulate}, 32},
+    {{64, 1000, 1824, DType::f32}, 64},
+    {{129, 520, 96, DType::f32, Accumulate::accumulate, Bias::per_column, Data::wide, 5}, 256},
+    {{256, 192, 4096, DType::f16}, 256},
+    {{0, 96, 64}, 16}};
+
+constexpr PackedCase kFewTokensSmall[] = {
+    {{1, 5, 32}, 8},
+    {{16, 136, 2080, DType::bf16, Accumulate::overwrite, Bias::per_column, Data::forward, 3}, 16},
+    {{60, 72, 1312, DType::f32}, 64},
+    {{129, 136, 96, DType::f16, Accumulate::accumulate, Bias::per_column, Data::wide, 5}, 256},
+    {{0, 96, 64}, 8}};
+
+constexpr PackedCase kManyTokens[] = {
+    {{1, 5, 32}, 8192},
+    {{7, 1000, 64, DType::f16}, 8192},
+    {{8191, 5, 96, DType::f32}, 8192},
+    {{8191, 64, 32}, 8192},
+    {{129, 1, 2880}, 8192},
+    {{300, 1000, 576, DType::bf16, Accumulate::accumulate, Bias::per_column}, 8192},
+    {{70, 1000, 96, DType::f32, Accumulate::accumulate, Bias::none, Data::forward, 1}, 8192},
+    {{2000, 520, 1504, DType::f16, Accumulate::overwrite, Bias::per_column, Data::forward, 3},
+     8192},
+    {{257, 384, 1824, DType::f32, Accumulate::overwrite, Bias::per_column, Data::forward, 5}, 8192},
+    {{128, 192, 16384, DType::f32, Accumulate::overwrite, Bias::none, Data::common_sign}, 8192},
+    {{193, 256, 2048, DType::f32, Accumulate::overwrite, Bias::none, Data::wide}, 8192},
+    {{0, 96, 64}, 8192}};
+
+constexpr PackedCase kManyTokensSmall[] = {
+    {{1, 5, 32}, 8192},
+    {{130, 130, 576, DType::bf16, Accumulate::accumulate, Bias::per_column}, 8192},
+    {{65, 136, 1312, DType::f32, Accumulate::overwrite, Bias::none, Data::wide}, 8192},
+    {{257, 72, 928, DType::f16, Accumulate::overwrite, Bias::per_column, Data::forward, 3}, 8192},
+    {{0, 96, 64}, 8192}};
+
+bool on_simulated_device() {
+  std::string why;
+  const Device* device = Device::find(why);
+  return device && device->simulated();
+}
+
 void check_few_tokens(const Family& family) {
-  check_packed(
-      family,
-      {{{1, 5, 32}, 8},
-       {{1, 1, 2880}, 8},
-       {{7, 1000, 64, DType::f16}, 8},
-       {{8, 1000, 1504, DType::f32, Accumulate::overwrite, Bias::per_column}, 8},
-       {{1, 4096, 1824}, 8},
-       {{16, 328, 2880, DType::bf16, Accumulate::overwrite, Bias::per_column, Data::forward, 3},
-        16},
-       {{13, 64, 16384, DType::f32, Accumulate::overwrite, Bias::none, Data::common_sign}, 16},
-       {{32, 1408, 576, DType::bf16, Accumulate::accumulate}, 32},
-       {{64, 1000, 1824, DType::f32}, 64},
-       {{129, 520, 96, DType::f32, Accumulate::accumulate, Bias::per_column, Data::wide, 5}, 256},
-       {{256, 192, 4096, DType::f16}, 256},
-       {{0, 96, 64}, 16}});
+  check_packed(family,
+               on_simulated_device() ? std::span<const PackedCase>(kFewTokensSmall) : kFewTokens);
 }
 
 void check_many_tokens(const Family& family) {
-  check_packed(
-      family,
-      {{{1, 5, 32}, 8192},
-       {{7, 1000, 64, DType::f16}, 8192},
-       {{8191, 5, 96, DType::f32}, 8192},
-       {{8191, 64, 32}, 8192},
-       {{129, 1, 2880}, 8192},
-       {{300, 1000, 576, DType::bf16, Accumulate::accumulate, Bias::per_column}, 8192},
-       {{70, 1000, 96, DType::f32, Accumulate::accumulate, Bias::none, Data::forward, 1}, 8192},
-       {{2000, 520, 1504, DType::f16, Accumulate::overwrite, Bias::per_column, Data::forward, 3},
-        8192},
-       {{257, 384, 1824, DType::f32, Accumulate::overwrite, Bias::per_column, Data::forward, 5},
-        8192},
-       {{128, 192, 16384, DType::f32, Accumulate::overwrite, Bias::none, Data::common_sign}, 8192},
-       {{193, 256, 2048, DType::f32, Accumulate::overwrite, Bias::none, Data::wide}, 8192},
-       {{0, 96, 64}, 8192}});
+  check_packed(family,
+               on_simulated_device() ? std::span<const PackedCase>(kManyTokensSmall) : kManyTokens);
 }
 
 }  // namespace

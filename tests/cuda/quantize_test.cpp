@@ -253,7 +253,9 @@ TEST_CASE("gpu.quantize gives the reference's bits") {
   const auto all = problems();
   std::vector<std::pair<Source, std::string>> sources;
   std::vector<std::pair<Problem, Variant>> cases;
+  std::size_t index = 0;
   for (const auto& p : all) {
+    if (is_left_out(*device, index++, 4)) continue;
     // Each problem under another of the variants.
     const auto variants = cuda::quantize().variants(p, device->target());
     cases.emplace_back(p, variants[cases.size() % variants.size()]);
@@ -261,14 +263,22 @@ TEST_CASE("gpu.quantize gives the reference's bits") {
   }
   compile_all(*device, sources);
   std::uint32_t seed = 1;
-  for (const auto& [p, v] : cases)
+  for (const auto& [p, v] : cases) {
+    if (device->simulated()) break;
     for (const Shape& s : {Shape{1, 32}, Shape{7, 64}, Shape{129, 96, 8}, Shape{33, 576, 1},
                            Shape{5, 1504, 0, 3}, Shape{257, 1824}, Shape{140, 2880, 32, 8},
                            Shape{70, 1000}, Shape{2, 8192}, Shape{0, 64}, Shape{9, 0}})
       check_case(*device, p, v, s, seed++);
+  }
+  // A few tiles each.
+  for (const auto& [p, v] : cases)
+    for (const Shape& s : {Shape{1, 32}, Shape{129, 96, 8}, Shape{33, 576, 1}, Shape{5, 1504, 0, 3},
+                           Shape{70, 264}, Shape{0, 64}, Shape{9, 0}})
+      if (device->simulated()) check_case(*device, p, v, s, seed++);
   // More tiles than blocks take at once.
   for (const auto& [p, v] : cases)
-    if (p.copies == Copies::both && p.rotation == 64) check_case(*device, p, v, {1300, 4160}, 2);
+    if (p.copies == Copies::both && p.rotation == 64)
+      check_case(*device, p, v, device->simulated() ? Shape{200, 1056} : Shape{1300, 4160}, 2);
 }
 
 namespace {

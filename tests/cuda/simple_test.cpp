@@ -41,12 +41,14 @@ TEST_CASE("gpu.pack expands as the layout is defined") {
   Device* device = device_or_skip();
   if (!device) return;
   std::uint32_t seed = 1;
+  std::size_t index = 0;
   for (const auto layout : {Layout::e5m2, Layout::int8_rows})
     for (const std::int32_t g : {32, 128}) {
       auto p = one_operand(Op::pack, {0, 16384});
       p.d_layout = layout;
       p.rotation = g;
-      for (const auto& v : cuda::pack().variants(p, device->target()))
+      for (const auto& v : cuda::pack().variants(p, device->target())) {
+        if (is_left_out(*device, index++, 5)) continue;
         for (const auto& [m, k] :
              {std::pair{1, 32}, {7, 96}, {33, 576}, {130, 1504}, {3, 8192}, {5, 0}, {0, 64}}) {
           const std::int64_t padded = round_up(k, g), pitch = round_up(padded, 128);
@@ -95,6 +97,7 @@ TEST_CASE("gpu.pack expands as the layout is defined") {
           INFO(p.key(), " ", v.text(), " m=", m, " k=", k);
           CHECK(wrong == 0);
         }
+      }
     }
 }
 
@@ -227,6 +230,7 @@ TEST_CASE("gpu.hadamard rotates as the reference does") {
                                   {128, DType::f32, DType::f32},
                                   {256, DType::bf16, DType::bf16}})
     for (const auto& [m, k] : {std::pair{1, 256}, {37, 768}, {130, 2560}}) {
+      if (device->simulated() && k != 768) continue;  // a kernel for each
       auto p = one_operand(Op::hadamard, Extent::exactly(k));
       p.a_type = in;
       p.d_type = to;

@@ -46,6 +46,7 @@ std::uint16_t float_to_half(float x) {
   if (std::isnan(x)) return 0x7fff;
   const std::uint16_t sign = std::signbit(x) ? 0x8000 : 0;
   const double magnitude = std::fabs(double(x));
+  if (magnitude == 0) return sign;
   if (magnitude >= 65520) return std::uint16_t(sign | 0x7c00);
   int exponent = 0;
   std::frexp(magnitude, &exponent);

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 // Kernels' locals must not be shared between objects (-fno-gnu-unique); products stay unfused.
 constexpr const char* kFlags =
-    "-std=c++20 -O1 -fPIC -fvisibility=hidden -fno-gnu-unique -ffp-contract=off -w";
+    "-std=c++20 -O1 -fPIC -fvisibility=hidden -fno-gnu-unique -ffp-contract=off -w -Wno-psabi";
 
 std::string read_file(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
@@ -85,6 +85,25 @@ std::string first_errors(const std::string& log) {
   return out.empty() ? "\n  " + log.substr(0, 1000) : out;
 }
 
+// For scripts/mutate: QTURN_SIMULATED_MUTANT names a file that says which occurrence of which text
+// becomes which other (three parts, 0x1e between them). A file beside it tells that this happened.
+std::string mutated(std::string_view text) {
+  std::string out(text);
+  const char* path = std::getenv("QTURN_SIMULATED_MUTANT");
+  if (!path) return out;
+  const std::string rule = read_file(path);
+  const auto first = rule.find('\x1e'), second = rule.find('\x1e', first + 1);
+  if (second == std::string::npos) return out;
+  const auto old = rule.substr(first + 1, second - first - 1);
+  auto at = std::string::npos;
+  for (int left = std::atoi(rule.c_str()); left > 0; --left)
+    if (at = out.find(old, at == std::string::npos ? 0 : at + 1); at == std::string::npos)
+      return out;
+  out.replace(at, old.size(), rule.substr(second + 1));
+  std::ofstream(std::string(path) + ".seen") << "replaced\n";
+  return out;
+}
+
 Status build(const fs::path& source, const fs::path& object, Dialect dialect,
              const std::vector<std::string>& flags) {
   const char* const name = dialect == Dialect::cuda ? "cuda" : "hip";
@@ -109,7 +128,7 @@ Result<std::string> compile_kernel(std::string_view text, Dialect dialect,
   const auto whole = fmt::format(
       "{}\nextern \"C\" __attribute__((visibility(\"default"
       "\"))) qt::simulated::Machine* qt_simulated_machine = nullptr;\n{}",
-      text, entries_of(text));
+      mutated(text), entries_of(text));
   const auto key = name_of_content(fmt::format(
       "{}\n{}\n{}\n{}", headers_digest(), static_cast<int>(dialect), fmt::join(flags, " "), whole));
   const fs::path object = cache_folder() / (key + ".so");
@@ -120,8 +139,8 @@ Result<std::string> compile_kernel(std::string_view text, Dialect dialect,
   const auto status = build(source, made, dialect, flags);
   std::error_code ignored;
   if (!status.ok()) return status;
-  fs::remove(source, ignored);
   const auto bytes = read_file(made);
+  fs::rename(source, cache_folder() / (key + ".cpp"), ignored);  // for who looks for a fault
   fs::rename(made, object, ignored);
   return bytes;
 }

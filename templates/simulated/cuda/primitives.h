@@ -196,6 +196,43 @@ QT_FN void count_event(unsigned long long* counter, unsigned long long by) { *co
 QT_FN u32 shared_base() { return sim::kSharedBase; }
 
 namespace simulated_shared {
+
+/// Which thread stored a 16-byte piece last, until it fences its stores for asynchronous readers
+/// (fence.proxy.async): tensor cores and the copy engine may not see them before that.
+struct Unfenced {
+  std::vector<u16> writer;                    ///< of a piece: thread + 1
+  std::map<u32, std::vector<u32>> of_thread;  ///< pieces
+
+  static Unfenced& of_block() {
+    auto& all = sim::state<Unfenced>(sim::Scope::block);
+    if (all.writer.empty()) all.writer.resize(sim::machine().current->block->shared_bytes / 16 + 1);
+    return all;
+  }
+  void store(u32 at) {
+    const u32 piece = (at - sim::kSharedBase) / 16, thread = sim::machine().current->index;
+    if (writer[piece] == thread + 1) return;
+    writer[piece] = u16(thread + 1);
+    of_thread[thread].push_back(piece);
+  }
+  void fence() {
+    const u32 thread = sim::machine().current->index;
+    auto& pieces = of_thread[thread];
+    for (const u32 piece : pieces)
+      if (writer[piece] == thread + 1) writer[piece] = 0;
+    pieces.clear();
+  }
+  /// What the copy engine wrote needs no fence.
+  void overwrite(u32 at, u32 bytes) {
+    for (u32 i = 0; i < bytes; i += 16) writer[(at - sim::kSharedBase + i) / 16] = 0;
+  }
+  void require_fenced(u32 at) const {
+    if (const u32 by = writer[(at - sim::kSharedBase) / 16])
+      sim::machine().fail(
+          "shared memory at %u is read asynchronously, but thread %u has not fenced its store", at,
+          by - 1);
+  }
+};
+
 template <class T>
 T load(u32 at) {
   T v;
@@ -205,6 +242,7 @@ T load(u32 at) {
 template <class T>
 void store(u32 at, const T& v) {
   std::memcpy(sim::shared(at, sizeof(T), sizeof(T)), &v, sizeof v);
+  Unfenced::of_block().store(at);
 }
 }  // namespace simulated_shared
 
@@ -249,16 +287,18 @@ QT_FN void copy_async_wait() {
 
 // ---- tensor cores: fragments as PTX ISA 9.7.14 has them
 
+/// A row is read when its lane comes, not when the last one has: it takes a barrier, and not the
+/// instruction, to see what others stored.
 QT_FN Words4 load_matrix_4(u32 row) {
   struct Lane {
-    u32 row;
+    u32 bytes[4];
     Words4 v;
-  } mine = {row, {}};
+  } mine;
+  std::memcpy(mine.bytes, sim::shared(row, 16, 16), 16);
   sim::collective("ldmatrix", mine, [](Lane* const* lanes) {
     for (u32 matrix = 0; matrix < 4; ++matrix)
       for (u32 i = 0; i < 32; ++i)
-        std::memcpy(&lanes[i]->v.word[matrix],
-                    sim::shared(lanes[matrix * 8 + i / 4]->row, 16, 16) + i % 4 * 4, 4);
+        lanes[i]->v.word[matrix] = lanes[matrix * 8 + i / 4]->bytes[i % 4];
   });
   return mine.v;
 }

@@ -139,6 +139,8 @@ struct BoxCopy {
   u32 to;
 
   void operator()(const sim::Block& block) const {
+    if (&block == sim::machine().current->block)
+      simulated_shared::Unfenced::of_block().overwrite(to, map.box_bytes());
     const u32 row_bytes = map.box[0] * map.element_bytes, rows = map.box_bytes() / row_bytes;
     for (u32 row = 0; row < rows; ++row) {
       const u8* from = map.address;
@@ -207,12 +209,14 @@ QT_FN void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier, u64) {
   sim::require_aligned(from, 16, "bulk copy");
   u8* const target = sim::shared(to, bytes, 16);
   auto& b = simulated_barriers::find(barrier);
-  sim::machine().post(sim::kAnyOrder, [target, from, bytes, &b] {
+  auto& unfenced = simulated_shared::Unfenced::of_block();
+  sim::machine().post(sim::kAnyOrder, [target, from, bytes, to, &b, &unfenced] {
     std::memcpy(target, from, bytes);
+    unfenced.overwrite(to, bytes);
     b.complete(bytes);
   });
 }
-QT_FN void async_fence() {}
+QT_FN void async_fence() { simulated_shared::Unfenced::of_block().fence(); }
 
 // ---- registers handed over
 
@@ -233,33 +237,42 @@ QT_FN void take_registers() {
 // ---- matrices to shared memory
 
 namespace simulated_matrices {
+
 struct Lane {
   u32 row;
-  u32 word[4];
+  u32 rows[32];  ///< what all lanes brought
 };
+
+/// Addresses go round; what a lane holds it stores itself, so that nothing but a barrier tells
+/// others when it is there.
+QT_FN Lane exchange(const char* name, u32 row) {
+  Lane mine = {row, {}};
+  sim::collective(name, mine, [](Lane* const* lanes) {
+    for (u32 i = 0; i < 32; ++i)
+      for (u32 j = 0; j < 32; ++j) lanes[i]->rows[j] = lanes[j]->row;
+  });
+  return mine;
+}
+
 }  // namespace simulated_matrices
 
 QT_FN void store_matrix_4(u32 row, u32 a, u32 b, u32 c, u32 d) {
-  simulated_matrices::Lane mine = {row, {a, b, c, d}};
-  sim::collective("stmatrix", mine, [](simulated_matrices::Lane* const* lanes) {
-    for (u32 matrix = 0; matrix < 4; ++matrix)
-      for (u32 i = 0; i < 32; ++i)
-        std::memcpy(sim::shared(lanes[matrix * 8 + i / 4]->row, 16, 16) + i % 4 * 4,
-                    &lanes[i]->word[matrix], 4);
-  });
+  const auto all = simulated_matrices::exchange("stmatrix", row);
+  const u32 words[4] = {a, b, c, d}, lane = lane_index();
+  for (u32 matrix = 0; matrix < 4; ++matrix)
+    std::memcpy(sim::shared(all.rows[matrix * 8 + lane / 4], 16, 16) + lane % 4 * 4, &words[matrix],
+                4);
 }
 QT_FN void store_matrix_4_transposed(u32 row, u32 a, u32 b, u32 c, u32 d) {
-  simulated_matrices::Lane mine = {row, {a, b, c, d}};
-  sim::collective("stmatrix.trans", mine, [](simulated_matrices::Lane* const* lanes) {
-    for (u32 matrix = 0; matrix < 4; ++matrix)
-      for (u32 i = 0; i < 32; ++i)
-        for (u32 e = 0; e < 2; ++e) {
-          // Lane i holds row i/4, columns 2(i%4) and the next: elements of rows' addresses there.
-          const u16 half = u16(lanes[i]->word[matrix] >> (16 * e));
-          std::memcpy(sim::shared(lanes[matrix * 8 + i % 4 * 2 + e]->row, 16, 16) + i / 4 * 2,
-                      &half, 2);
-        }
-  });
+  const auto all = simulated_matrices::exchange("stmatrix.trans", row);
+  const u32 words[4] = {a, b, c, d}, lane = lane_index();
+  for (u32 matrix = 0; matrix < 4; ++matrix)
+    for (u32 e = 0; e < 2; ++e) {
+      // The lane holds row lane/4, columns 2(lane%4) and the next: elements of rows' addresses.
+      const u16 half = u16(words[matrix] >> (16 * e));
+      std::memcpy(sim::shared(all.rows[matrix * 8 + lane % 4 * 2 + e], 16, 16) + lane / 4 * 2,
+                  &half, 2);
+    }
 }
 
 // ---- warp-group products: what they read and write, they touch when they land
@@ -268,6 +281,7 @@ namespace simulated_products {
 
 struct Products {
   sim::Groups groups;
+  bool fenced = false;  ///< since registers could last be touched
   ~Products() {
     if (!sim::machine().failed && !groups.idle())
       sim::machine().fail("the warp ends with products on their way");
@@ -281,7 +295,9 @@ QT_FN Products& of_warp() { return sim::state<Products>(sim::Scope::warp); }
 
 QT_FN void wgmma_fence() {
   simulated_products::Nothing mine;
-  sim::collective("wgmma.fence", mine, [](simulated_products::Nothing* const*) {});
+  sim::collective("wgmma.fence", mine, [](simulated_products::Nothing* const*) {
+    simulated_products::of_warp().fenced = true;
+  });
 }
 QT_FN void wgmma_commit() {
   simulated_products::Nothing mine;
@@ -293,7 +309,9 @@ template <int pending>
 QT_FN void wgmma_wait() {
   simulated_products::Nothing mine;
   sim::collective("wgmma.wait_group", mine, [](simulated_products::Nothing* const*) {
-    simulated_products::of_warp().groups.wait(pending);
+    auto& products = simulated_products::of_warp();
+    products.groups.wait(pending);
+    products.fenced = false;
   });
 }
 template <int n>

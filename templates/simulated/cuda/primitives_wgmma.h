@@ -39,12 +39,15 @@ template <class Type>
 void read_tile(u64 descriptor, u32 first, u32 rows, const sim::Block& block, float* out) {
   const u32 start = u32(descriptor & 0x3fffu) << 4, stride = u32(descriptor >> 32 & 0x3fffu) << 4;
   if (descriptor >> 62 != 1) sim::machine().fail("wgmma: a tile without the 128-byte swizzle");
+  const auto& unfenced = simulated_shared::Unfenced::of_block();
   if (start % 1024 + 32 > 128) sim::machine().fail("wgmma: a tile at %u", start);
   for (u32 i = 0; i < rows; ++i) {
     const u32 row = first + i, at = start + row / 8 * stride + row % 8 * 128;
     u8 bytes[32];
-    for (u32 piece = 0; piece < 32; piece += 16)
+    for (u32 piece = 0; piece < 32; piece += 16) {
+      unfenced.require_fenced(sim::swizzled(at + piece, 128));
       std::memcpy(bytes + piece, sim::shared(sim::swizzled(at + piece, 128), 16, 16, &block), 16);
+    }
     Type::decode(bytes, out + i * Type::elements);
   }
 }
@@ -114,6 +117,8 @@ QT_FN void issue(const char* name, Sum (&d)[half_n], const Words4* a_words, u64 
     product.keep = lanes[0]->keep;
     product.warp = machine.current->warp % 4;
     product.block = machine.current->block;
+    if (!of_warp().fenced)
+      sim::machine().fail("wgmma: no wgmma.fence since its registers could be touched");
     of_warp().groups.add(product);
   });
 }
