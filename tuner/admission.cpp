@@ -289,7 +289,9 @@ Status Admission::check_all(Case& one, Certificate& certificate) {
         std::fabs(one.spec.beta * one.instance->c_at(batch, row, column)) +
         std::fabs(one.instance->bias_at(column));
     const double magnitude =
-        factor * one.a_norms[static_cast<std::size_t>(batch)][static_cast<std::size_t>(row)] *
+        factor *
+            one.a_norms[static_cast<std::size_t>(one.instance->entry_of_a(batch))]
+                       [static_cast<std::size_t>(row)] *
             one.b_norms[static_cast<std::size_t>(one.instance->entry_of_b(batch, row))]
                        [static_cast<std::size_t>(column)] +
         beyond_product;
@@ -341,13 +343,13 @@ Status Admission::check_rows(Case& one, std::uint32_t which, const unsigned char
                              const unsigned char* scales, Layout layout, Certificate& certificate) {
   if (!is_readable(layout)) return {};
   const SourceOperand& source = which == 1 ? one.instance->b() : one.instance->a();
-  const auto padding = padding_unit(problem_);
-  const auto bytes = operand_bytes(layout, source.rows, source.k, padding);
+  const auto groups = one.spec.sizes.groups;
+  const auto bytes = copy_bytes(problem_, layout, source.rows, source.k, groups);
   const auto& rows = which == 1 ? one.rows_of_b : one.rows;
   const auto entries = static_cast<std::int64_t>(source.entries.size());
   for (std::int64_t batch = 0; batch < entries; ++batch) {
     const PackedView view{layout, codes + batch * bytes.codes, scales + batch * bytes.scales,
-                          source.rows, round_up(source.k, padding)};
+                          source.rows, copy_length(problem_, source.k, groups)};
     std::size_t compared = 0;
     for (const auto row : rows) {
       if (++compared > kMostRows) break;
@@ -600,11 +602,13 @@ Status Admission::check_bias(const Executable& executable, Certificate& certific
     if (step.kind != StepKind::quantize_a && !is_b &&
         !(step.kind == StepKind::whole && problem_.op == Op::quantize))
       continue;
-    const Problem part = step_problem(problem_, target_, executable.plan(), step.kind);
+    Problem part = step_problem(problem_, target_, executable.plan(), step.kind);
     if (!is_stochastic(part.a_rounding) || !is_readable(part.d_layout) ||
         part.scale_block != ScaleBlock::b1x32 || part.prologue != Prologue::none)
       continue;
     if (clips(part.scale_rule)) continue;  // biased by what the caller asked for
+    part.grouping = Grouping::none;        // the same rounding, group by group
+    part.groups = Extent::exactly(1);
     auto quantizer = Executable::build(backend_, part, Plan{{{StepKind::whole, step.variant}}});
     if (!quantizer.ok()) return quantizer.status();
     InstanceSpec spec{part, {}, Profile::forward, Profile::weight, 5, Rows::tight, 1, 0, false, {}};

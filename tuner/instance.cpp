@@ -189,11 +189,13 @@ Result<Instance::Stored> Instance::store_source(const SourceOperand& source) con
   return out;
 }
 
-// Groups of rows: all but equal, the first empty where there are three, so that its weights are
-// read by nobody. Masked groups use every row, which a check can then look at.
+// Groups of rows, or of tokens in k_grouped: all but equal, the first empty where there are three,
+// so that its weights are read by nobody. Masked groups use every row, which a check can then look
+// at.
 Status Instance::allocate_groups() {
   const Problem& p = spec_.problem;
-  const std::int64_t groups = spec_.sizes.groups, m = spec_.sizes.m;
+  const std::int64_t groups = spec_.sizes.groups;
+  const std::int64_t m = p.grouping == Grouping::k_grouped ? spec_.sizes.k : spec_.sizes.m;
   if (p.grouping == Grouping::none) return {};
   const std::int64_t empty = groups >= 3 ? 1 : 0;
   for (std::int64_t g = 0; g < groups; ++g)
@@ -210,7 +212,7 @@ Status Instance::allocate_groups() {
 }
 
 std::int64_t Instance::entry_of_b(std::int64_t entry, std::int64_t row) const {
-  if (spec_.problem.grouping != Grouping::m_contiguous) return entry;
+  if (spec_.problem.grouping != Grouping::m_contiguous) return entries_.b == 1 ? 0 : entry;
   return std::upper_bound(group_sizes_.begin(), group_sizes_.end(), row) - group_sizes_.begin();
 }
 
@@ -251,14 +253,13 @@ Status Instance::allocate_sources() {
 }
 
 Status Instance::supports(const Problem& p) {
-  const bool rows_of_groups =
-      p.grouping == Grouping::m_contiguous || p.grouping == Grouping::m_masked;
-  const bool plain = multiplies(p.op) && p.bias == Bias::none && p.a_type != DType::mxfp4;
-  if (p.grouping == Grouping::none || (rows_of_groups && plain)) return {};
+  const bool plain = multiplies(p.op) && p.bias == Bias::none && p.a_type != DType::mxfp4 &&
+                     (p.grouping != Grouping::k_grouped || p.b_type != DType::mxfp4);
+  if (p.grouping == Grouping::none || plain) return {};
   return Status(Code::not_supported,
-                fmt::format("grouping = {}: measured and admitted are m_contiguous and m_masked "
-                            "products of a high-precision A without a bias; the default plan "
-                            "serves the others",
+                fmt::format("grouping = {}: measured and admitted are products of a high-precision "
+                            "A (in k_grouped B, too) without a bias; the default plan serves the "
+                            "others",
                             name_of(p.grouping)));
 }
 

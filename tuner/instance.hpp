@@ -72,9 +72,12 @@ class Instance {
   float norm_weight_at(std::int64_t column) const;
   /// Columns of D, also where it is quantised.
   std::int64_t columns() const;
-  /// Matrices of A, B and D; and which of B's a row of D is multiplied by.
+  /// Matrices of A, B and D; and which of A's and B's make a row of D.
   Entries entries() const { return entries_; }
+  std::int64_t entry_of_a(std::int64_t entry) const { return entries_.a == 1 ? 0 : entry; }
   std::int64_t entry_of_b(std::int64_t entry, std::int64_t row) const;
+  /// Ends of the groups, or in m_masked their counts; empty without groups.
+  const std::vector<std::int32_t>& group_sizes() const { return group_sizes_; }
 
   /// The call's arguments for a plan: operands in its layouts (quantised here where the problem
   /// takes them quantised), a poisoned result and workspace.

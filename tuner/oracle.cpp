@@ -7,6 +7,7 @@
 
 #include "reference/epilogue.hpp"
 #include "reference/gemm.hpp"
+#include "reference/grouped.hpp"
 #include "reference/prologue.hpp"
 
 namespace quarterturn {
@@ -21,6 +22,16 @@ To same(From value) {
 bool quantises(const Problem& problem, std::uint32_t which) {
   if (which == 1) return true;
   return problem.op != Op::gemm || problem.a_type == DType::mxfp4;
+}
+
+OracleRow row_of(const reference::Quantized& quantized, std::int64_t at) {
+  OracleRow out;
+  out.codes.assign(quantized.codes.begin() + at * quantized.k / 2,
+                   quantized.codes.begin() + (at + 1) * quantized.k / 2);
+  out.scales.assign(quantized.scales.begin() + at * quantized.k / 32,
+                    quantized.scales.begin() + (at + 1) * quantized.k / 32);
+  for (std::int64_t i = 0; i < quantized.k; ++i) out.values.push_back(quantized.value(at, i));
+  return out;
 }
 
 }  // namespace
@@ -44,6 +55,9 @@ reference::QuantizeSpec reference_spec(const Problem& problem, std::uint32_t whi
 
 Oracle::Oracle(const Instance& instance) : instance_(instance) {
   const Problem& p = instance.spec().problem;
+  if (p.grouping == Grouping::k_grouped)
+    for (const auto& group : reference::token_groups(instance.group_sizes(), p.rotation))
+      contractions_.emplace_back(group.start, group.start + group.padded);
   if (p.prologue == Prologue::none || p.copies == Copies::rows) return;
   for (std::int64_t batch = 0; batch < instance.spec().sizes.batch; ++batch)
     for (std::int64_t row = 0; row < instance.a().rows; ++row)
@@ -74,6 +88,12 @@ OracleRow Oracle::work_out(std::uint32_t which, std::int64_t batch, std::int64_t
   }
   auto spec = reference_spec(problem, which);
   if (transposed) spec.noise.transposed = 1;
+  if (problem.grouping == Grouping::k_grouped) {
+    for (std::int64_t i = 0; i < k; ++i) values.push_back(element(row, i));
+    spec.row0 = row;
+    return row_of(
+        reference::quantize_grouped(values.data(), k, 1, 1, instance_.group_sizes(), spec), 0);
+  }
   // A square scale block needs its 32 rows.
   const bool square = spec.block == reference::ScaleBlock::b32x32;
   const std::int64_t first = square ? row / 32 * 32 : row;
@@ -84,13 +104,7 @@ OracleRow Oracle::work_out(std::uint32_t which, std::int64_t batch, std::int64_t
   spec.row0 = first;
   spec.k_global = k;
   const auto quantized = reference::quantize(values.data(), count, k, k, spec);
-  const std::int64_t at = row - first;
-  out.codes.assign(quantized.codes.begin() + at * quantized.k / 2,
-                   quantized.codes.begin() + (at + 1) * quantized.k / 2);
-  out.scales.assign(quantized.scales.begin() + at * quantized.k / 32,
-                    quantized.scales.begin() + (at + 1) * quantized.k / 32);
-  for (std::int64_t i = 0; i < quantized.k; ++i) out.values.push_back(quantized.value(at, i));
-  return out;
+  return row_of(quantized, row - first);
 }
 
 const OracleRow& Oracle::row(std::uint32_t which, std::int64_t batch, std::int64_t row) {
@@ -184,11 +198,14 @@ OracleOutput Oracle::output(std::int64_t batch, std::int64_t row, std::int64_t c
 
 OracleOutput Oracle::pre_activation(std::int64_t batch, std::int64_t row, std::int64_t column) {
   const InstanceSpec& spec = instance_.spec();
-  const auto& a = this->row(0, batch, row).values;
+  const auto& a = this->row(0, instance_.entry_of_a(batch), row).values;
   const auto& b = this->row(1, instance_.entry_of_b(batch, row), column).values;
+  const auto [first, end] = contractions_.empty()
+                                ? std::pair<std::int64_t, std::int64_t>(0, std::ssize(a))
+                                : contractions_[static_cast<std::size_t>(batch)];
   double sum = 0, magnitude = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    const double term = a[i] * b[i];
+  for (std::int64_t i = first; i < end; ++i) {
+    const double term = a[static_cast<std::size_t>(i)] * b[static_cast<std::size_t>(i)];
     sum += term;
     magnitude += std::fabs(term);
   }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "reference/quantize.hpp"
@@ -51,6 +52,8 @@ class Oracle {
                      bool transposed) const;
 
   const Instance& instance_;
+  /// In k_grouped, what each entry of D contracts of a copy's rows: first and end.
+  std::vector<std::pair<std::int64_t, std::int64_t>> contractions_;
   std::vector<std::vector<float>> activated_;  ///< X behind a prologue, for transposed copies
   std::map<std::int64_t, OracleRow> rows_[3];  ///< by batch * rows + row; A, B, A transposed
 };

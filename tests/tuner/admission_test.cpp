@@ -64,18 +64,50 @@ TEST_CASE("right plans of groups are admitted, and timed") {
   }
 }
 
-TEST_CASE("a plan that takes the next expert's weights is refused") {
-  FaultyDevice device("qt::cpu::gemm",
-                      "qt_args mine = *args; int ends[16]; for (int g = 0; g < args->groups; ++g) "
-                      "ends[g] = args->group_sizes[g] - (g + 1 < args->groups && "
-                      "args->group_sizes[g] > 0); mine.group_sizes = ends; REAL(&mine, part);");
-  Problem p = layer(Role::fprop, {0, 300});
-  p.grouping = Grouping::m_contiguous;
-  p.groups = Extent::exactly(4);
-  LocalTrials trials(device, p);
-  const auto verdict = trials.admit(trials.add(by_family(device, p, "cpu_gemm")));
-  CHECK_MESSAGE(verdict.status.code() == Code::rejected, verdict.status.message());
-  CHECK(verdict.status.message().find("the reference gives") != std::string::npos);
+TEST_CASE("right plans that contract each group's tokens are admitted, and timed") {
+  auto backend = real_device();
+  for (const auto rounding : {Rounding::rne, Rounding::sr16}) {
+    Recipe recipe;
+    recipe.accumulate = Accumulate::accumulate;
+    Problem p = layer(Role::wgrad, {0, 900}, recipe);
+    p.grouping = Grouping::k_grouped;
+    p.groups = Extent::exactly(4);
+    p.a_rounding = rounding;
+    REQUIRE(validate(p).ok());
+    LocalTrials trials(*backend, p);
+    const auto candidate = trials.add(by_family(*backend, p, "cpu_gemm"));
+    const auto verdict = trials.admit(candidate);
+    CHECK_MESSAGE(verdict.status.ok(), name_of(rounding) << ": " << verdict.status.message());
+    CHECK(verdict.certificate.outputs >= 4096);
+    CHECK(verdict.certificate.all_outputs == 0);
+    CHECK(verdict.certificate.max_error <= 1);
+    CHECK(verdict.certificate.code_rows > 50);
+    CHECK((verdict.certificate.bias_z > 0) == (rounding == Rounding::sr16));
+    REQUIRE(trials.ready(candidate).ok());
+    CHECK(trials.run(candidate, 0, 1).ok());
+  }
+}
+
+TEST_CASE("a plan that takes the next expert's weights or tokens is refused") {
+  const auto with_ends = [](const std::string& ends) {
+    return "qt_args mine = *args; int ends[16]; for (int g = 0; g < args->groups; ++g) ends[g] = " +
+           ends + "; mine.group_sizes = ends; REAL(&mine, part);";
+  };
+  const auto check = [&](Role role, Grouping grouping, const std::string& ends) {
+    FaultyDevice device("qt::cpu::gemm", with_ends(ends));
+    Problem p = layer(role, {0, 300});
+    p.grouping = grouping;
+    p.groups = Extent::exactly(4);
+    LocalTrials trials(device, p);
+    const auto verdict = trials.admit(trials.add(by_family(device, p, "cpu_gemm")));
+    CHECK_MESSAGE(verdict.status.code() == Code::rejected, verdict.status.message());
+    CHECK(verdict.status.message().find("the reference gives") != std::string::npos);
+  };
+  check(Role::fprop, Grouping::m_contiguous,
+        "args->group_sizes[g] - (g + 1 < args->groups && args->group_sizes[g] > 0)");
+  // Copies begin at multiples of 128: only that far off is it another group's.
+  check(Role::wgrad, Grouping::k_grouped,
+        "args->group_sizes[g < 1 || g + 1 == args->groups ? g : g - 1]");
 }
 
 namespace {
