@@ -4,7 +4,8 @@
 //   plain        codes [rows, K/2], low nibble = even element; scales [rows, K/32], a byte a block
 //   128x4        codes as plain; scales in the 128 x 4 tiles that Blackwell's tensor cores read, 0
 //                behind a row's last block (templates/cuda/scales_128x4.h)
-//   aiter        scales and codes shuffled as gfx950 kernels read them
+//   aiter        codes as plain; scales in the 32 x 8 tiles of aiter and hipBLASLt on gfx950, zeros
+//                behind a row's last block (templates/hip/scales_32x8.h)
 //   e5m2         one FP8 E5M2 byte an element, relative to the row's reference exponent, which is
 //                the one scale byte of a row; K padded to 128 (Hopper; templates/cuda/expand.h)
 //   int8_rows    the same with one int8 an element, 2q shifted by the block's exponent

@@ -11,33 +11,50 @@ namespace quarterturn::hip {
 namespace {
 
 constexpr std::int64_t kWaves = 4, kThreads = 64 * kWaves;
-constexpr std::int64_t kRow = 64 + 4;     // bytes of a tile's row in a stage: codes and scales
+constexpr std::int64_t kRow = 64;         // bytes of a tile's row of codes in a stage
 constexpr std::int64_t kMostCopies = 63;  // of a wave in flight
 constexpr std::int64_t kMostActivated = 128;
 constexpr std::int64_t kRegisters = 512;  // of a lane, shared by the waves of a SIMD
 
+// Whose scales come in tiles: the values of `scales`.
+enum Tiled : std::int64_t { kNone, kBoth, kOfB, kOfA };
+
 // How the four waves share a tile, and what that takes.
 struct Shares {
   std::int64_t tile_m, tile_n, shape, waves_m, waves_n;
+  bool a_tiled, b_tiled;  // scales come in tiles
   explicit Shares(const Variant& v)
       : tile_m(v.value("tile_m")),
         tile_n(v.value("tile_n")),
         shape(v.value("shape")),
         waves_m(tile_m >= 64 ? 2 : 1),
-        waves_n(kWaves / waves_m) {}
+        waves_n(kWaves / waves_m),
+        a_tiled(v.value("scales") == kBoth || v.value("scales") == kOfA),
+        b_tiled(v.value("scales") == kBoth || v.value("scales") == kOfB) {}
+  static Layout layout(bool tiled) { return tiled ? Layout::aiter : Layout::plain; }
   std::int64_t sums() const { return tile_m * tile_n / kThreads; }  // of a lane
   // Of a SIMD: as many as sums, fragments and addresses leave room for.
   std::int64_t waves() const { return std::clamp<std::int64_t>(kRegisters / (sums() + 96), 1, 4); }
-  std::int64_t stage_bytes() const {
-    const auto rows = tile_m + tile_n;
-    return rows * (kRow - 4) + round_up(rows, 64) * 4;
+  // Copies of 256 bytes.
+  std::int64_t scale_copies() const {
+    return ceil_div(tile_m, a_tiled ? 32 : 64) + ceil_div(tile_n, b_tiled ? 32 : 64);
   }
+  std::int64_t stage_bytes() const { return (tile_m + tile_n) * kRow + scale_copies() * 256; }
   // That each wave starts for a stage.
   std::int64_t copies() const {
-    const auto rows = tile_m + tile_n;
-    return ceil_div(rows / 16, kWaves) + ceil_div(ceil_div(rows, 64), kWaves);
+    return ceil_div((tile_m + tile_n) / 16, kWaves) + ceil_div(scale_copies(), kWaves);
   }
 };
+
+// Why a given layout is not what a variant reads; empty when it is.
+std::string refuse_given(std::string_view field, Layout given, Layout wanted) {
+  if (given == Layout::chosen || given == wanted) return {};
+  return fmt::format("{} = {}: reads {}", field, name_of(given), name_of(wanted));
+}
+
+bool is_readable(Layout given) {
+  return given == Layout::chosen || given == Layout::plain || given == Layout::aiter;
+}
 
 class GemmMfmaScale final : public Family {
  public:
@@ -53,9 +70,11 @@ class GemmMfmaScale final : public Family {
     if (p.grouping != Grouping::none && p.epilogue != Epilogue::none)
       return "has no activation in the epilogue of groups";
     if (p.bias_gradient != BiasGradient::none) return "sums no gradients";
-    if (auto reason = cuda::refuse_layout("a_layout", p.a_layout, Layout::plain); !reason.empty())
-      return reason;
-    return cuda::refuse_layout("b_layout", p.b_layout, Layout::plain);
+    if (!is_readable(p.a_layout))
+      return fmt::format("a_layout = {}: reads plain and aiter", name_of(p.a_layout));
+    if (!is_readable(p.b_layout))
+      return fmt::format("b_layout = {}: reads plain and aiter", name_of(p.b_layout));
+    return {};
   }
 
   std::vector<Parameter> parameters(const Problem& p, const Target&) const override {
@@ -71,11 +90,25 @@ class GemmMfmaScale final : public Family {
         {"raster",
          {8, 1},
          ParameterStage::compile,
-         "rows of tiles walked together, to share B in L2"}};
+         "rows of tiles walked together, to share B in L2"},
+        {"scales",
+         {kNone, kBoth, kOfB, kOfA},
+         ParameterStage::compile,
+         "in tiles (layout aiter): 0 none, 1 both operands', 2 B's, 3 A's"}};
   }
 
   std::string illegal(const Problem& p, const Target& t, const Variant& v) const override {
     const Shares shares(v);
+    const auto scales = v.value("scales");
+    if (auto reason = refuse_given("a_layout", p.a_layout, a_layout(p, v)); !reason.empty())
+      return reason;
+    if (auto reason = refuse_given("b_layout", p.b_layout, b_layout(p, v)); !reason.empty())
+      return reason;
+    if (scales != kNone && p.grouping != Grouping::none)
+      return "scales in tiles: rows or tokens of groups begin anywhere";
+    if (shares.b_tiled && is_gated(p.epilogue))
+      return "scales in tiles: a SwiGLU's gates and values lie apart";
+    if (shares.a_tiled && shares.tile_m % 32 != 0) return "a tile of scales has 32 rows";
     const auto wave_m = shares.tile_m / shares.waves_m, wave_n = shares.tile_n / shares.waves_n;
     if (wave_m % shares.shape != 0 || wave_n % shares.shape != 0)
       return "a wave's part is smaller than the instruction's";
@@ -101,6 +134,8 @@ class GemmMfmaScale final : public Family {
     text.descale(p);
     text.integer("tile_m", shares.tile_m, "what one block computes");
     text.integer("tile_n", shares.tile_n, "");
+    text.flag("a_tiled", shares.a_tiled, "A's scales in 32 x 8 tiles");
+    text.flag("b_tiled", shares.b_tiled, "B's");
     text.integer("waves_m", shares.waves_m, "how its four waves share it");
     text.integer("waves_n", shares.waves_n, "");
     text.integer("shape", shares.shape, "of the instruction: 16x16x128 or 32x32x64");
@@ -126,6 +161,13 @@ class GemmMfmaScale final : public Family {
     return out;
   }
 
+  Layout a_layout(const Problem&, const Variant& v) const override {
+    return Shares::layout(Shares(v).a_tiled);
+  }
+  Layout b_layout(const Problem&, const Variant& v) const override {
+    return Shares::layout(Shares(v).b_tiled);
+  }
+
   // How the matrix cores sum is not published. As other tensor cores do, they may cut the products
   // of a step and the sum so far below the 24th bit of the largest: at most 10 units of 2^-23 for
   // every 8 of K.
@@ -143,8 +185,9 @@ class GemmMfmaScale final : public Family {
     const double overlap = v.value("stages") == 3 ? 1.0 : v.value("stages") == 4 ? 1.01 : 1.15;
     const double raster = v.value("raster") == 8 ? 1.0 : 1.02;
     const double shape = v.value("shape") == 16 ? 1.0 : 1.02;
+    const double scales = v.value("scales") == kNone ? 1.0 : 1.005;
     return rows * columns * static_cast<double>(likely_k(p)) * reuse * overlap * raster * shape *
-           1e-3;
+           scales * 1e-3;
   }
 };
 

@@ -8,10 +8,17 @@
 namespace quarterturn::hip {
 namespace {
 
-// The device as the texts' own family would be told of it.
+// The device as the texts' own family is told of it.
 Target as_read(Target target) {
   target.vendor = Vendor::nvidia;
+  target.arch = "sm_80";
   return target;
+}
+
+// The problem likewise: they store scales in their places without a word of the family.
+Problem as_read(Problem p) {
+  if (p.d_layout == Layout::aiter) p.d_layout = Layout::plain;
+  return p;
 }
 
 // Scales that need a block's largest magnitude and no more.
@@ -30,9 +37,9 @@ class OnAmd final : public Family {
 
   std::string refuses(const Problem& p, const Target& t) const override {
     if (auto reason = refuse_target(t); !reason.empty()) return reason;
-    if (p.op == Op::quantize && p.d_layout != Layout::plain)
-      return fmt::format("d_layout = {}: writes plain", name_of(p.d_layout));
-    return text_.refuses(p, as_read(t));
+    if (p.op == Op::quantize && p.d_layout != Layout::plain && p.d_layout != Layout::aiter)
+      return fmt::format("d_layout = {}: writes plain and aiter", name_of(p.d_layout));
+    return text_.refuses(as_read(p), as_read(t));
   }
   std::vector<Parameter> parameters(const Problem& p, const Target& t) const override {
     auto out = text_.parameters(p, as_read(t));

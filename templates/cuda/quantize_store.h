@@ -8,12 +8,13 @@
 #include "cuda/load.h"
 #include "cuda/rotate.h"
 #include "cuda/scales_128x4.h"
+#include "hip/scales_32x8.h"
 #include "tokens.h"
 
 namespace qt::cuda {
 
 /// Where codes and scales go: the spelling of the generator's layouts.
-enum class Output { plain, scales_128x4, e5m2, int8_rows, bf16 };
+enum class Output { plain, scales_128x4, e5m2, int8_rows, bf16, aiter };
 
 /// The spelling and the order are those of the generator's Copies.
 enum class Copies { rows, columns, both };
@@ -117,7 +118,9 @@ QT_FN void store_block(const Copy& to, u32 row, u32 block, u32 blocks, const u32
     QT_UNROLL
     for (int i = 0; i < 16; ++i) codes[i] = u8(packed[i / 4] >> (8 * (i % 4)));
   }
-  if constexpr (Config::output == Output::scales_128x4) {
+  if constexpr (Config::output == Output::aiter) {
+    hip::store_scale_32x8(to.scales, row, block, blocks, byte);
+  } else if constexpr (Config::output == Output::scales_128x4) {
     store_scale_128x4(to.scales, row, block, blocks, byte);
   } else {
     to.scales[u64(row) * to.scale_ld + block] = u8(byte);

@@ -1,11 +1,11 @@
 // MXFP4 GEMM for CDNA 4 (gfx950): packed codes and E8M0 scales go to LDS as they are, and the
 // matrix cores multiply both with binary32 sums.
 //
-// A stage is 128 of K: rows of 64 bytes of codes, A's then B's, and behind them rows of four scale
-// bytes. Whole stages come by loads straight into LDS, `stages` deep; the last one of another
-// length, and operands that are not aligned, come through registers with zero codes behind their
-// end. B is the instruction's first operand, so that a lane's four sums lie beside each other in a
-// row of D.
+// A stage is 128 of K: rows of 64 bytes of codes, A's then B's, and behind them scale bytes, four a
+// row, or in the tiles of layout aiter, which hold two stages. Whole stages come by loads straight
+// into LDS, `stages` deep; the last one of another length, and operands that are not aligned, come
+// through registers with zero codes behind their end. B is the instruction's first operand, so that
+// a lane's four sums lie beside each other in a row of D.
 #ifndef QT_HIP_GEMM_MFMA_SCALE_H
 #define QT_HIP_GEMM_MFMA_SCALE_H
 
@@ -13,6 +13,7 @@
 #include "cuda/epilogue.h"
 #include "cuda/tile_walk.h"
 #include "hip/primitives.h"
+#include "hip/scales_32x8.h"
 
 namespace qt::hip {
 
@@ -25,18 +26,42 @@ constexpr u32 kRow = 64;     // bytes of a row's codes in a stage
 constexpr u32 kWaves = 4, kThreads = 64 * kWaves;
 constexpr u32 kOne = 127;  // the scale byte of 1
 
+/// How one operand's scales of a stage lie in LDS, `rows` of them.
+template <bool tiled, u32 row_count>
+struct ScaleStage {
+  static constexpr u32 rows_of_copy = tiled ? 32u : 64u;
+  static constexpr u32 copies = (row_count + rows_of_copy - 1) / rows_of_copy;
+  static constexpr u32 bytes = copies * 256u;
+  static_assert(!tiled || row_count % 32u == 0, "a tile of scales has 32 rows");
+  /// Byte of a row's block (below 4), `half` being the stage's half of its tiles.
+  QT_FN static u32 place(u32 row, u32 block, u32 half) {
+    if constexpr (tiled)
+      return row / 32u * kScaleTile + place_in_tile(row % 32u, half * 4u + block);
+    return row * 4u + block;
+  }
+};
+
 /// How a tile and its stages lie in LDS.
 template <class Config>
 struct Stage {
   static constexpr u32 tile_m = Config::tile_m, tile_n = Config::tile_n;
   static constexpr u32 rows = tile_m + tile_n;
-  static constexpr u32 scales_at = rows * kRow;
-  static constexpr u32 bytes = scales_at + u32(round_up(rows, 64)) * 4u;
+  using ScalesOfA = ScaleStage<Config::a_tiled, tile_m>;
+  using ScalesOfB = ScaleStage<Config::b_tiled, tile_n>;
+  static constexpr u32 a_scales_at = rows * kRow;
+  static constexpr u32 b_scales_at = a_scales_at + ScalesOfA::bytes;
+  static constexpr u32 bytes = b_scales_at + ScalesOfB::bytes;
   static constexpr u32 code_copies = rows / 16u;  // of a wave's 64 lanes
-  static constexpr u32 scale_copies = u32(ceil_div(rows, 64));
+  static constexpr u32 scale_copies = ScalesOfA::copies + ScalesOfB::copies;
   static constexpr u32 code_turns = (code_copies + kWaves - 1) / kWaves;
   static constexpr u32 scale_turns = (scale_copies + kWaves - 1) / kWaves;
   static constexpr u32 copies = code_turns + scale_turns;  // that each wave starts for a stage
+
+  /// Byte of the scale of row `row` of the tile (A's first).
+  QT_FN static u32 scale_place(u32 row, u32 block, u32 half) {
+    return row < tile_m ? a_scales_at + ScalesOfA::place(row, block, half)
+                        : b_scales_at + ScalesOfB::place(row - tile_m, block, half);
+  }
 };
 
 /// Where 16-byte piece `piece` of a row's codes lies. Rows 4 apart share banks: pieces change
@@ -76,17 +101,20 @@ struct Operands {
   const u8* b_scales;
   ColumnsOfTile<Config> columns;
   i64 row0, row_end;
+  i64 first_block, tiles;  // of K: where it begins, and tiles of scales along a whole row
 
   QT_FN Operands(const qt_args& args, const Product& p, i64 first_row, i64 first_column)
       : a(args.a),
         b(args.b),
         a_codes(static_cast<const u8*>(a.data) + (p.a * a.batch_stride + p.k_first) / 2),
         b_codes(static_cast<const u8*>(b.data) + (p.b * b.batch_stride + p.k_first) / 2),
-        a_scales(static_cast<const u8*>(a.scales) + p.a * a.scale_batch_stride + p.k_first / 32),
-        b_scales(static_cast<const u8*>(b.scales) + p.b * b.scale_batch_stride + p.k_first / 32),
+        a_scales(static_cast<const u8*>(a.scales) + p.a * a.scale_batch_stride),
+        b_scales(static_cast<const u8*>(b.scales) + p.b * b.scale_batch_stride),
         columns(first_column, args.n),
         row0(first_row),
-        row_end(p.end) {}
+        row_end(p.end),
+        first_block(p.k_first / 32),
+        tiles(ceil_div(round_up(args.k, Config::k_unit), 256)) {}
 
   QT_FN static i64 kept_below(i64 row, i64 end) { return row < end ? row : end - 1; }
   QT_FN i64 a_row(u32 row) const { return kept_below(row0 + row, row_end); }
@@ -94,14 +122,46 @@ struct Operands {
   QT_FN const u8* codes(u32 row) const {
     return row < S::tile_m ? a_codes + a_row(row) * (a.ld / 2) : b_codes + b_row(row) * (b.ld / 2);
   }
-  QT_FN const u8* scales(u32 row) const {
-    return row < S::tile_m ? a_scales + a_row(row) * a.scale_ld
-                           : b_scales + b_row(row) * b.scale_ld;
+  /// The scale of block `block`, from K's beginning, of a row of the tile.
+  QT_FN const u8* scale(u32 row, i64 block) const {
+    block += first_block;
+    if (row < S::tile_m) {
+      if constexpr (Config::a_tiled) return a_scales + place_32x8(a_row(row), block, tiles);
+      return a_scales + a_row(row) * a.scale_ld + block;
+    }
+    if constexpr (Config::b_tiled) return b_scales + place_32x8(b_row(row), block, tiles);
+    return b_scales + b_row(row) * b.scale_ld + block;
+  }
+  /// What a lane brings of copy `copy` of a stage's scales: its four bytes of the first stage.
+  QT_FN const u8* scale_copy(u32 copy, u32 lane) const {
+    if (copy < S::ScalesOfA::copies)
+      return scale_words<Config::a_tiled>(a_scales, a.scale_ld, copy, lane, row0, row_end,
+                                          [this](u32 row) { return a_row(row); });
+    copy -= S::ScalesOfA::copies;
+    return scale_words<Config::b_tiled>(b_scales, b.scale_ld, copy, lane, columns.first, columns.n,
+                                        [this](u32 row) { return b_row(S::tile_m + row); });
   }
   /// Whether rows of codes start at multiples of 16 bytes, and of scales at multiples of 4.
   QT_FN bool aligned() const {
+    const i64 a_step = Config::a_tiled ? 0 : a.scale_ld, b_step = Config::b_tiled ? 0 : b.scale_ld;
     return ((u64(a_codes) | u64(b_codes) | u64(a.ld / 2) | u64(b.ld / 2)) & 15u) == 0u &&
-           ((u64(a_scales) | u64(b_scales) | u64(a.scale_ld) | u64(b.scale_ld)) & 3u) == 0u;
+           ((u64(a_scales) | u64(b_scales) | u64(a_step) | u64(b_step)) & 3u) == 0u;
+  }
+  /// Which half of tiles of scales stage `s` reads.
+  QT_FN u32 half(i64 s) const { return u32(first_block / 4 + s) % 2u; }
+
+ private:
+  /// Rows that do not exist are those of the last tile, or row, that does.
+  template <bool tiled, class Row>
+  QT_FN const u8* scale_words(const u8* scales, i64 ld, u32 copy, u32 lane, i64 first, i64 end,
+                              const Row& row_at) const {
+    if constexpr (tiled) {
+      const i64 tile = first / 32 + copy, last = (end - 1) / 32;
+      return scales + ((tile < last ? tile : last) * tiles + first_block / 8) * kScaleTile +
+             lane * 4u;
+    } else {
+      return scales + row_at(copy * 64u + lane) * ld + first_block;
+    }
   }
 };
 
@@ -111,6 +171,7 @@ struct Copies {
   using S = Stage<Config>;
   const u8* codes[S::code_turns];
   const u8* scales[S::scale_turns];
+  u32 odd;  // K begins in the second half of a tile of scales
 
   /// Waves take copies in turn; those of the last turn that are left over repeat the last copy.
   QT_FN static u32 copy_of(u32 turn, u32 all) {
@@ -123,9 +184,10 @@ struct Copies {
       const u32 row = copy_of(i, S::code_copies) * 16u + lane / 4u;
       codes[i] = from.codes(row) + ((lane ^ (row >> 2)) & 3u) * 16u;
     }
+    odd = from.half(0);
     QT_UNROLL
     for (u32 i = 0; i < S::scale_turns; ++i)
-      scales[i] = from.scales(min_u32(copy_of(i, S::scale_copies) * 64u + lane, S::rows - 1u));
+      scales[i] = from.scale_copy(copy_of(i, S::scale_copies), lane);
   }
   /// Starts stage `s` on its way to `to`.
   QT_FN void start(i64 s, u32 to) const {
@@ -133,9 +195,12 @@ struct Copies {
     for (u32 i = 0; i < S::code_turns; ++i)
       copy_to_lds_16(to + copy_of(i, S::code_copies) * 1024u, codes[i] + s * (kChunk / 2));
     QT_UNROLL
-    for (u32 i = 0; i < S::scale_turns; ++i)
-      copy_to_lds_4(to + S::scales_at + copy_of(i, S::scale_copies) * 256u,
-                    scales[i] + s * (kChunk / 32));
+    for (u32 i = 0; i < S::scale_turns; ++i) {
+      const u32 copy = copy_of(i, S::scale_copies);
+      const bool tiled = copy < S::ScalesOfA::copies ? Config::a_tiled : Config::b_tiled;
+      copy_to_lds_4(to + S::a_scales_at + copy * 256u,
+                    scales[i] + (tiled ? (s + odd) / 2 * kScaleTile : s * (kChunk / 32)));
+    }
   }
 };
 
@@ -154,11 +219,12 @@ QT_FN void bring_by_registers(const Operands<Config>& from, i64 s, i64 k_end, u3
   const bool aligned = from.aligned();
   for (u32 at = thread_index(); at < S::rows * 4u; at += kThreads) {
     const u32 row = at / 4u, piece = at % 4u;
-    const i64 block = s * 4 + piece;
+    const i64 block = s * 4 + i64(piece);
     const bool inside = block * 32 < k_end;
     store_shared_4(to + code_place(row, piece),
                    inside ? load_piece(from.codes(row) + block * 16, aligned) : Words4{});
-    store_shared_u8(to + S::scales_at + at, inside ? u32(from.scales(row)[block]) : kOne);
+    store_shared_u8(to + S::scale_place(row, piece, from.half(s)),
+                    inside ? u32(*from.scale(row, block)) : kOne);
   }
 }
 
@@ -189,9 +255,16 @@ struct Fragment {
   u32 scale;
 };
 template <class Config>
-QT_FN Fragment fragment_of(u32 stage, u32 row, u32 block) {
+QT_FN Fragment fragment_of_a(u32 stage, u32 row, u32 block, u32 half) {
+  using S = Stage<Config>;
   return {load_shared_4(stage + code_place(row, block)),
-          load_shared_u8(stage + Stage<Config>::scales_at + row * 4u + block)};
+          load_shared_u8(stage + S::a_scales_at + S::ScalesOfA::place(row, block, half))};
+}
+template <class Config>
+QT_FN Fragment fragment_of_b(u32 stage, u32 row, u32 block, u32 half) {
+  using S = Stage<Config>;
+  return {load_shared_4(stage + code_place(S::tile_m + row, block)),
+          load_shared_u8(stage + S::b_scales_at + S::ScalesOfB::place(row, block, half))};
 }
 
 /// z at (row, column), inside it.
@@ -305,17 +378,18 @@ QT_FN void gemm_mfma_scale(const Config&, const qt_args& args) {
     sync_lds();
     bring(s + Config::stages - 1);
 
-    const u32 stage = place_of_stage(s);
+    const u32 stage = place_of_stage(s), half = from.half(s);
     QT_UNROLL
     for (u32 step = 0; step < T::steps; ++step) {
       const u32 block = step * (4u / T::steps) + k_block;
       Fragment b[tiles_n];
       QT_UNROLL
       for (int j = 0; j < tiles_n; ++j)
-        b[j] = fragment_of<Config>(stage, S::tile_m + first_n + u32(j) * T::size + in_tile, block);
+        b[j] = fragment_of_b<Config>(stage, first_n + u32(j) * T::size + in_tile, block, half);
       QT_UNROLL
       for (int i = 0; i < tiles_m; ++i) {
-        const Fragment a = fragment_of<Config>(stage, first_m + u32(i) * T::size + in_tile, block);
+        const Fragment a =
+            fragment_of_a<Config>(stage, first_m + u32(i) * T::size + in_tile, block, half);
         QT_UNROLL
         for (int j = 0; j < tiles_n; ++j)
           T::multiply(sums[j][i], b[j].codes, b[j].scale, a.codes, a.scale);

@@ -162,6 +162,9 @@ TEST_CASE("hip quantisers compile without spills") {
   add(quantize_of(DType::bf16, 32, ScaleRule::rceil, Rounding::sr16, Copies::both));
   add(quantize_of(DType::bf16, 128, ScaleRule::search, Rounding::rne, Copies::columns));
   add(quantize_of(DType::f32, 256, ScaleRule::even, Rounding::sr16, Copies::both));
+  auto tiles = quantize_of(DType::bf16, 32, ScaleRule::rceil, Rounding::sr16, Copies::both);
+  tiles.d_layout = Layout::aiter;
+  add(tiles);
   auto squares = quantize_of(DType::bf16, 0, ScaleRule::floor, Rounding::rne, Copies::both);
   squares.scale_block = ScaleBlock::b32x32;
   add(squares);
@@ -175,7 +178,7 @@ TEST_CASE("hip quantisers compile without spills") {
   tokens.grouping = Grouping::k_grouped;
   tokens.groups = {1, 64};
   add(tokens);
-  jobs.compile(10);
+  jobs.compile(11);
 }
 
 TEST_CASE("hip simple kernels compile without spills") {
@@ -220,6 +223,8 @@ TEST_CASE("hip products compile without spills, on the matrix cores") {
   add(large, {{"tile_m", 256}, {"tile_n", 256}, {"stages", 4}});
   add(large, {{"tile_m", 256}, {"tile_n", 256}, {"shape", 32}, {"stages", 2}});
   add(large, {{"tile_m", 64}, {"tile_n", 256}, {"raster", 1}});
+  add(large, {{"scales", 1}});
+  add(large, {{"tile_m", 256}, {"tile_n", 256}, {"shape", 32}, {"scales", 1}});
   auto full = gemm_problem({0, 1 << 20}, {1, 1 << 20}, {0, 1 << 20}, DType::f32);
   full.bias = Bias::per_column;
   full.accumulate = Accumulate::accumulate;
@@ -251,7 +256,7 @@ TEST_CASE("hip products compile without spills, on the matrix cores") {
   experts.grouping = Grouping::m_contiguous;
   experts.groups = {1, 64};
   add(experts, {});
-  jobs.compile(14);
+  jobs.compile(16);
 }
 
 TEST_CASE("every hip family is compiled by one of these tests") {
@@ -268,6 +273,20 @@ TEST_CASE("hip plans solve products of quantised and of high-precision operands 
   REQUIRE(plan.ok());
   CHECK(plan->steps.size() == 3);
   CHECK(check_plan(p, kTarget, *plan).ok());
+  std::size_t tiled = 0;
+  for (const auto& other : plans(p, kTarget, 400)) {
+    const auto status = check_plan(p, kTarget, other);
+    CHECK_MESSAGE(status.ok(), other.text(), ": ", status.message());
+    const auto quantize = step_problem(p, kTarget, other, StepKind::quantize_a);
+    tiled += quantize.d_layout == Layout::aiter;
+  }
+  CHECK(tiled > 50);
+  auto given = gemm_problem(kTokens, kWidth, kWidth, DType::bf16);
+  given.b_layout = Layout::aiter;
+  for (const auto& other : plans(given, kTarget, 400))
+    CHECK(check_plan(given, kTarget, other).ok());
+  given.b_layout = Layout::e5m2;
+  CHECK(default_plan(given, kTarget).status().code() == Code::not_supported);
   const auto older = default_plan(p, *parse_target("gfx942"));
   CHECK(older.status().code() == Code::not_supported);
   CHECK(older.status().message().find("QTURN_BACKEND=cpu") != std::string::npos);

@@ -129,8 +129,7 @@ def run_product(qturn, folder, random, m, n, k):
     memory = Memory()
     place = [memory.allocate(x) for x in (a, a_scales, b, b_scales, np.full((m, n), 0xFFFF, np.uint16))]
     tile_m, tile_n, stages = (config_of(text, x) for x in ("tile_m", "tile_n", "stages"))
-    rows = tile_m + tile_n
-    lds = stages * (rows * 64 + (rows + 63) // 64 * 256)
+    lds = stages * ((tile_m + tile_n) * 64 + sum((rows + 63) // 64 * 256 for rows in (tile_m, tile_n)))
     width = a.shape[1] * 2
     args = arguments(m, n, k, tensor(place[0], place[1], width, width // 32),
                      tensor(place[2], place[3], width, width // 32), tensor(), tensor(place[4], 0, n, 0))

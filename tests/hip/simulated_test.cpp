@@ -115,14 +115,35 @@ Variant with(const Family& family, const Problem& p,
 
 // ---- products
 
-// An operand in memory, rows `gap` elements apart beyond K, the first `shift` bytes into it.
+// Scales in layout aiter, as aiter's e8m0_shuffle orders them: rows that fill a tile hold 0xff,
+// blocks behind the last one 0.
+std::vector<unsigned char> shuffled(const Quantized& q) {
+  const auto rows = round_up(q.rows, 32), blocks = q.k / 32, padded = round_up(blocks, 8);
+  std::vector<unsigned char> out(static_cast<std::size_t>(rows * padded), 0xff);
+  for (std::int64_t m = 0; m < q.rows; ++m)
+    for (std::int64_t kb = 0; kb < padded; ++kb)
+      out[static_cast<std::size_t>(
+          (((m / 32 * (padded / 8) + kb / 8) * 4 + kb % 4) * 16 + m % 16) * 4 + kb / 4 % 2 * 2 +
+          m / 16 % 2)] = kb < blocks ? q.scales[static_cast<std::size_t>(m * blocks + kb)] : 0;
+  return out;
+}
+
+// An operand in memory, rows `gap` elements apart beyond K, the first `shift` bytes into it; its
+// scales in tiles lie without gaps.
 struct OperandMemory {
   Memory codes, scales;
   qt_tensor tensor;
-  OperandMemory(const Quantized& q, std::int64_t gap, std::int64_t shift)
+  OperandMemory(const Quantized& q, std::int64_t gap, std::int64_t shift,
+                Layout layout = Layout::plain)
       : codes(laid_out(q.codes, q.rows, q.k / 2, gap / 2, shift)),
-        scales(laid_out(q.scales, q.rows, q.k / 32, gap / 32, shift)),
-        tensor{codes.data() + shift, scales.data() + shift, q.k + gap, q.k / 32 + gap / 32, 0, 0} {}
+        scales(layout == Layout::aiter ? shuffled(q)
+                                       : laid_out(q.scales, q.rows, q.k / 32, gap / 32, shift)),
+        tensor{codes.data() + shift,
+               scales.data() + (layout == Layout::aiter ? 0 : shift),
+               q.k + gap,
+               layout == Layout::aiter ? 0 : q.k / 32 + gap / 32,
+               0,
+               0} {}
 
  private:
   static std::vector<unsigned char> laid_out(const std::vector<std::uint8_t>& rows,
@@ -181,7 +202,9 @@ std::string complaint_about(const Problem& p, const Variant& v, const Shape& s,
   auto a = cuda_test::random_operand(s.m, s.k, Data::forward, seed);
   auto b = cuda_test::random_operand(s.n, s.k, Data::forward, seed + 1);
   if (a.rows > 4) a.scales[static_cast<std::size_t>(3 * a.k / 32)] = 255;
-  const OperandMemory a_memory(a, s.gap, s.shift), b_memory(b, s.gap, s.shift);
+  const auto& family = hip::gemm_mfma_scale();
+  const OperandMemory a_memory(a, s.gap, s.shift, family.a_layout(p, v)),
+      b_memory(b, s.gap, s.shift, family.b_layout(p, v));
   const auto size = bytes_of(p.d_type);
   const auto ld = s.n + (s.shift ? 3 : 0);
   const auto old = noise(p.d_type, s.m * ld, seed + 2), bias = noise(p.d_type, s.n, seed + 3);
@@ -199,7 +222,7 @@ std::string complaint_about(const Problem& p, const Variant& v, const Shape& s,
   args.bias = bias_memory.data();
   for (const auto& schedule : kSchedules) {
     if (!old.empty()) std::memcpy(d.data(), old.data(), old.size());
-    const auto fault = run_quietly(hip::gemm_mfma_scale(), p, v, args, schedule);
+    const auto fault = run_quietly(family, p, v, args, schedule);
     if (!fault.empty()) return fault;
     std::int64_t wrong = 0;
     std::string first_wrong;
@@ -271,8 +294,16 @@ std::vector<float> awkward(std::int64_t rows, std::int64_t k, std::uint32_t seed
   return x;
 }
 
-std::int64_t wrong_bytes(const Quantized& want, const Memory& codes, const Memory& scales) {
+std::int64_t wrong_bytes(const Quantized& want, const Memory& codes, const Memory& scales,
+                         Layout layout) {
   std::int64_t wrong = 0;
+  if (layout == Layout::aiter) {
+    const auto expected = shuffled(want);
+    REQUIRE(expected.size() == scales.bytes());
+    for (std::size_t i = 0; i < want.codes.size(); ++i) wrong += codes.data()[i] != want.codes[i];
+    for (std::size_t i = 0; i < expected.size(); ++i) wrong += scales.data()[i] != expected[i];
+    return wrong;
+  }
   for (std::size_t i = 0; i < want.codes.size(); ++i) wrong += codes.data()[i] != want.codes[i];
   for (std::size_t i = 0; i < want.scales.size(); ++i) wrong += scales.data()[i] != want.scales[i];
   return wrong;
@@ -281,9 +312,9 @@ std::int64_t wrong_bytes(const Quantized& want, const Memory& codes, const Memor
 struct Copy {
   Memory codes, scales;
   qt_tensor tensor;
-  Copy(std::int64_t rows, std::int64_t k)
-      : codes(static_cast<std::size_t>(rows * k / 2)),
-        scales(static_cast<std::size_t>(rows * k / 32)),
+  Copy(std::int64_t rows, std::int64_t k, Layout layout)
+      : codes(static_cast<std::size_t>(operand_bytes(layout, rows, k).codes)),
+        scales(static_cast<std::size_t>(operand_bytes(layout, rows, k).scales)),
         tensor{codes.data(), scales.data(), k, k / 32, 0, 0} {}
   void clear() const {
     std::memset(codes.data(), 0xff, codes.bytes());
@@ -306,7 +337,7 @@ void check_quantize(const Problem& p, std::int64_t m, std::int64_t k, std::int64
     std::copy_n(tight.begin() + i * k * size, k * size, strided.begin() + i * (k + gap) * size);
   const Memory in(strided);
   const auto unit = padding_unit(p);
-  const Copy rows(m, round_up(k, unit)), columns(k, round_up(m, unit));
+  const Copy rows(m, round_up(k, unit), p.d_layout), columns(k, round_up(m, unit), p.d_layout);
   qt_args args{};
   args.m = m;
   args.k = k;
@@ -328,8 +359,9 @@ void check_quantize(const Problem& p, std::int64_t m, std::int64_t k, std::int64
     columns.clear();
     run(family, p, v, args, schedule);
     INFO("seed ", schedule.seed);
-    if (by_rows) CHECK(wrong_bytes(want_rows, rows.codes, rows.scales) == 0);
-    if (by_columns) CHECK(wrong_bytes(want_columns, columns.codes, columns.scales) == 0);
+    if (by_rows) CHECK(wrong_bytes(want_rows, rows.codes, rows.scales, p.d_layout) == 0);
+    if (by_columns)
+      CHECK(wrong_bytes(want_columns, columns.codes, columns.scales, p.d_layout) == 0);
   }
 }
 
@@ -362,6 +394,19 @@ TEST_CASE("simulated hip products: awkward shapes, aligned and not, in every til
   const auto flat = with(family, few, {{"tile_m", 16}, {"tile_n", 64}, {"stages", 4}});
   for (const auto& s : {Shape{7, 100, 896}, Shape{16, 64, 128}, Shape{1, 1, 1024, 64, 0}})
     check_product(few, flat, s, 13);
+}
+
+TEST_CASE("simulated hip products read scales in tiles, of both operands or of one") {
+  const auto& family = hip::gemm_mfma_scale();
+  auto p = any_product(DType::f32);
+  const auto tiles = with(family, p, {{"tile_m", 64}, {"tile_n", 64}, {"scales", 1}});
+  for (const auto& s : {Shape{1, 1, 32}, Shape{70, 130, 512}, Shape{129, 66, 672},
+                        Shape{40, 5, 1184, 32, 0}, Shape{9, 70, 416, 0, 1}})
+    check_product(p, tiles, s, 15);
+  p.a_layout = Layout::plain;
+  p.b_layout = Layout::aiter;
+  check_product(p, with(family, p, {{"tile_m", 64}, {"tile_n", 128}, {"shape", 32}, {"scales", 2}}),
+                {33, 70, 640}, 16);
 }
 
 TEST_CASE("simulated hip products of large tiles with two stages") {
@@ -466,6 +511,10 @@ TEST_CASE("simulated hip quantisers give the reference's bits") {
     check_quantize(p, 7, 96, 8, seed++);
     check_quantize(p, 129, 160, 1, seed++);
   }
+  auto tiles = any_quantize(DType::bf16, 32, Signs::none, rceil, rne, Copies::both);
+  tiles.d_layout = Layout::aiter;
+  check_quantize(tiles, 70, 1000, 0, seed++);
+  check_quantize(tiles, 7, 96, 0, seed++);
   auto squares = any_quantize(DType::bf16, 0, Signs::none, even, rne, Copies::both);
   squares.scale_block = ScaleBlock::b32x32;
   check_quantize(squares, 70, 100, 0, seed++);
@@ -555,7 +604,7 @@ TEST_CASE("simulated hip products: every fault put into the text is found" * doc
       {"    sync_lds();\n    bring(s + Config::stages - 1);",
        "    bring(s + Config::stages - 1);\n    sync_lds();"},
       {"    sync_lds();\n    bring(s", "    bring(s"},
-      {"scales_at + row * 4u + block)}", "scales_at + row * 4u + (block ^ 1u))}"},
+      {"return row * 4u + block;", "return row * 4u + (block ^ 1u);"},
       {"return 4u * (lane / 16u);", "return 4u * (lane / 16u ^ 1u);"},
       {"codes[i] = from.codes(row) + ((lane ^ (row >> 2)) & 3u) * 16u;",
        "codes[i] = from.codes(row) + (lane & 3u) * 16u;"},
@@ -569,7 +618,7 @@ TEST_CASE("simulated hip products: every fault put into the text is found" * doc
       {"if (wide && column + 4 <= args.n) {", "if (wide) {"},
       {"in_tile = lane % T::size, k_block = lane / T::size;",
        "in_tile = lane % T::size, k_block = 3u - lane / T::size;"},
-      {"S::tile_m + first_n + u32(j)", "first_n + u32(j)"},
+      {"stage + code_place(S::tile_m + row, block)", "stage + code_place(row, block)"},
       {"s % Config::stages) * S::bytes", "s % (Config::stages - 1)) * S::bytes"},
       {"return 8u * quad + 4u * (lane / 32u);", "return 4u * quad + 16u * (lane / 32u);"},
   };
