@@ -54,6 +54,10 @@ std::vector<unsigned char> stored_scale(const PackedView& view, std::int64_t row
     const auto at = qt::cpu::panel_block(row / qt::cpu::kPanelRows, block, blocks);
     return {view.scales[at * qt::cpu::kPanelScales + row % qt::cpu::kPanelRows]};
   }
+  if (view.layout == Layout::scales_128x4) {
+    const auto tile = row / 128 * ceil_div(blocks, 4) + block / 4;
+    return {view.scales[tile * 512 + row % 32 * 16 + row / 32 % 4 * 4 + block % 4]};
+  }
   return {view.scales[row * blocks + block]};
 }
 
@@ -77,7 +81,8 @@ std::vector<unsigned char> expected_scale(const PackedView& view, const OracleRo
 }  // namespace
 
 bool is_readable(Layout layout) {
-  return layout == Layout::plain || layout == Layout::int8_blocks || layout == Layout::panel16;
+  return layout == Layout::plain || layout == Layout::int8_blocks || layout == Layout::panel16 ||
+         layout == Layout::scales_128x4;
 }
 
 std::string compare_row(const PackedView& view, std::int64_t row, const OracleRow& expected) {

@@ -43,7 +43,8 @@ struct Schedule {
 class Device {
  public:
   /// Device `ordinal`, or null with the reason in `why`.
-  static Device* find(std::string& why, int ordinal = 0) {
+  /// QTURN_TEST_DEVICE is the first one's, 0 where it is not set.
+  static Device* find(std::string& why, int ordinal = first_ordinal()) {
     static std::mutex mutex;
     static std::map<int, std::pair<Device*, std::string>> all;
     const std::lock_guard lock(mutex);
@@ -52,6 +53,11 @@ class Device {
     const auto& [device, reason] = all[ordinal];
     why = reason;
     return device;
+  }
+
+  static int first_ordinal() {
+    const char* given = std::getenv("QTURN_TEST_DEVICE");
+    return given ? std::atoi(given) : 0;
   }
 
   const cuda::DriverApi& api() const { return *api_; }
