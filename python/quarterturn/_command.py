@@ -1,4 +1,5 @@
-"""The command `qturn` of an installed package: the program that the wheel carries."""
+"""The command `qturn` of an installed package: commands on checkpoints are Python's, others those of
+the program that the wheel carries."""
 
 import os
 import pathlib
@@ -6,6 +7,9 @@ import sys
 
 
 def main():
+    if sys.argv[1:2] in (["convert"], ["quantize"]):
+        from ._files import main as files
+        sys.exit(files())
     program = pathlib.Path(__file__).resolve().parent / "bin" / "qturn"
     if not program.exists():
         sys.exit("qturn is not in this package: it was not installed from a wheel. Build it "

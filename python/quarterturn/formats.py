@@ -200,6 +200,20 @@ def convert_file(source, target, to):
     return converted
 
 
+def is_quantised(name):
+    """Whether quantize_file takes a matrix of this name: not embeddings, norms and heads."""
+    return not any(word in name for word in ("embed", "norm", "head"))
+
+
+_HIGH = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
+
+
+def matrices(file, choose):
+    """Names of a file's high-precision matrices NAME.weight that `choose` takes."""
+    return [name for name, (dtype, shape) in file.tensors.items()
+            if name.endswith(".weight") and len(shape) == 2 and dtype in _HIGH and choose(name)]
+
+
 def quantize_file(source, target, rotation=0, scale_rule="rceil", choose=None, context=None,
                   progress=None):
     """Quantises the matrices NAME.weight of a safetensors file that `choose(name)` names (default:
@@ -209,15 +223,14 @@ def quantize_file(source, target, rotation=0, scale_rule="rceil", choose=None, c
     from . import Context
     context = context or Context()
     file = Safetensors(source)
-    choose = choose or (lambda name: not any(word in name for word in ("embed", "norm", "head")))
+    names = set(matrices(file, choose or is_quantised))
     unit = max(32, rotation)
-    types = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
     out, report, made = {}, [], {}
 
     def quantized(name, g):
         dtype, _ = file.tensors[name]
         return context.quantize(np.array(file.read(name)), rotation=g, scale_rule=scale_rule,
-                                type=types[dtype])
+                                type=_HIGH[dtype])
 
     def error(name, mx):
         dtype, shape = file.tensors[name]
@@ -240,7 +253,7 @@ def quantize_file(source, target, rotation=0, scale_rule="rceil", choose=None, c
         return mx.codes.reshape(shape[0], shape[1] // 2)
 
     for name, (dtype, shape) in file.tensors.items():
-        if name.endswith(".weight") and len(shape) == 2 and dtype in types and choose(name):
+        if name in names:
             if shape[1] % unit:
                 raise ValueError(f"'{name}' is {shape}: its columns are no multiple of {unit}")
             stem = name[:-len(".weight")]

@@ -34,6 +34,7 @@ X, WEIGHT, DY = 0, 1, 2  # whose values `quantize` rounds: each draws noise of i
 _TYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 _PREPARED = {}
 _RANGES = {}
+_REPRODUCIBILITY = ["run_to_run"]
 
 _LIBRARY = torch.library.Library("quarterturn", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
@@ -46,6 +47,25 @@ def use_tokens(lo, hi=None):
     for tokens in range(lo, hi + 1):
         _RANGES[tokens] = (lo, hi)
     _PREPARED.clear()
+
+
+def use_reproducibility(kind):
+    """Of products prepared from now on: "any", "run_to_run" (the default), or "batch_invariant": a
+    row's bits do not depend on the others of its range (see use_tokens)."""
+    if kind not in ("any", "run_to_run", "batch_invariant"):
+        raise ValueError(f"'{kind}': any, run_to_run or batch_invariant")
+    if kind != _REPRODUCIBILITY[0]:
+        _REPRODUCIBILITY[0] = kind
+        _PREPARED.clear()
+
+
+def kernels():
+    """What was prepared so far and still is: [{problem, plan, match}]."""
+    out = []
+    for prepared in list(_PREPARED.values()):
+        told = prepared.plan._context.explain(prepared.plan.problem)
+        out.append({name: told[name] for name in ("problem", "plan", "match")})
+    return out
 
 
 def _range(tokens):
@@ -365,7 +385,8 @@ def _prepare_gemm(key, m, k, lo, hi):
     prepared = _calls.Prepared(
         _context(index), op="gemm", role=role, n=n, **sizes, a_type="mxfp4", b_type="mxfp4",
         d_type=_TYPES[dtype], a_layout="plain", b_layout="plain", rotation=rotation,
-        scale_rule="ts34" if ts34 else "rceil", contract=contract, spread=spread, **more)
+        scale_rule="ts34" if ts34 else "rceil", contract=contract, spread=spread,
+        reproducibility=_REPRODUCIBILITY[0], **more)
     _PREPARED[key] = prepared
     return prepared
 

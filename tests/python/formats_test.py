@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import random
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -19,7 +20,7 @@ except ImportError:
 
 import mxfp4_reference as reference
 import quarterturn
-from quarterturn import formats
+from quarterturn import formats, recipes
 from quarterturn.formats import FormatError, Safetensors, write_safetensors
 
 try:
@@ -159,6 +160,52 @@ class Files(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "no multiple of 128"):
             formats.quantize_file(path, self.folder / "no.safetensors", rotation=128, context=context)
         self.assertFalse((self.folder / "no.safetensors").exists())
+
+    def command(self, *words):
+        out = subprocess.run([sys.executable, "-m", "quarterturn", *map(str, words)],
+                             capture_output=True, text=True, check=False,
+                             env={**os.environ, "PYTHONPATH": os.environ["QTURN_PYTHON"]})
+        return out.returncode, out.stdout, out.stderr
+
+    def test_the_commands_quantise_and_convert_files(self):
+        up = np.random.default_rng(3).normal(size=(64, 128)).astype(np.float32)
+        path = self.write("model.safetensors", {"up.weight": up, "norm.weight": up})
+        out = self.folder / "q.safetensors"
+        code, told, error = self.command("quantize", path, out, "--recipe", "amd_det_h16", "--json")
+        self.assertEqual((code, json.loads(told)["name"]), (0, "up.weight"), error)
+        self.assertIn("1/1 matrices", error)
+        self.assertEqual(formats.scheme_of(Safetensors(out)),
+                         {"format": "mxfp4", "rotation": 16,
+                          "scale_rule": recipes.PRESETS["amd_det_h16"].fprop.b.scale_rule})
+        gpt, back = self.folder / "gpt.safetensors", self.folder / "back.safetensors"
+        self.assertEqual(self.command("convert", out, gpt, "--to", "gpt-oss")[0], 0)
+        self.assertIn("up_blocks", Safetensors(gpt).tensors)
+        self.assertEqual(self.command("convert", gpt, back, "--to", "compressed-tensors")[0], 0)
+        for name in Safetensors(out).tensors:
+            np.testing.assert_array_equal(Safetensors(back).read(name), Safetensors(out).read(name))
+        self.assertEqual(Safetensors(back).metadata, Safetensors(out).metadata)
+
+    def test_the_commands_say_what_is_wrong_and_write_nothing(self):
+        up = np.ones((64, 128), np.float32)
+        path = self.write("model.safetensors", {"up.weight": up})
+        there = self.write("there.safetensors", {"a": up})
+        kept, out = there.read_bytes(), self.folder / "out.safetensors"
+        for words, code, part in (
+                (("quantize", self.folder / "none", out), 1, "there is no file"),
+                (("quantize", path, there), 1, "--force"),
+                (("quantize", path, path, "--force"), 1, "name another file"),
+                (("quantize", path, out, "--recipe", "bf16"), 1, "nothing to quantise"),
+                (("quantize", path, out, "--recipe", "te_mxfp4", "--rotation", "16"), 1, "--recipe"),
+                (("quantize", path, out, "--rotation", "48"), 2, "invalid choice"),
+                (("quantize", path, out, "--only", "down*"), 1, "fits down*"),
+                (("convert", path, out, "--to", "gpt-oss"), 1, "has no pair"),
+                (("convert", path, out), 2, "--to")):
+            got, _, error = self.command(*words)
+            self.assertEqual(got, code, error)
+            self.assertIn(part, error)
+            self.assertNotIn("Traceback", error)
+        self.assertFalse(out.exists())
+        self.assertEqual(there.read_bytes(), kept)
 
     def test_a_failed_writing_leaves_nothing(self):
         def fail():

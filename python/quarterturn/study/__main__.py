@@ -27,6 +27,8 @@ def parser():
     add("--jit", choices=("on", "off"), default="on", help="off: no compiler is started")
     add("--compile", action="store_true", help="torch.compile the model")
     add("--checkpoint-every", type=int, default=200, help="steps")
+    add("--keep-models", action="store_true",
+        help="write each run's parameters to OUT/models, for quarterturn.evaluate")
     add("--time-limit", type=float, help="seconds; the next call goes on from there")
     add("--report", action="store_true", help="make the table and page from what there is, no more")
     return out
@@ -90,7 +92,8 @@ def main(argv=None):
         switch = int(step), recipes.load(recipe)
     deadline = time.monotonic() + given.time_limit if given.time_limit else float("inf")
     options = train.Options(given.out, given.model, shape, given.steps, device, given.compile,
-                            given.checkpoint_every, switch, given.layers, deadline, rank, world)
+                            given.checkpoint_every, switch, given.layers, deadline, rank, world,
+                            given.keep_models)
     chosen = arms.chosen(given.arms)
     seeds = [int(seed) for seed in given.seeds.split(",")]
     text = data.Data(given.data, shape, device)

@@ -11,7 +11,7 @@ import time
 import torch
 from torch.nn import functional
 
-from .. import nn, recipes, version
+from .. import formats, nn, recipes, version
 from . import arms, model as models
 from .control import half_noise
 
@@ -32,6 +32,7 @@ class Options:
     deadline: float
     rank: int = 0
     world: int = 1
+    keep_models: bool = False
 
 
 class OutOfTime(Exception):
@@ -110,6 +111,16 @@ class Run:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
 
+    def _keep(self, model):
+        """The trained parameters, as `quarterturn.evaluate` reads them."""
+        path = self.options.out / "models" / f"{self.arm}-{self.seed}.safetensors"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        told = {"model": self.options.model, "shape": dataclasses.asdict(self.options.shape),
+                "arm": self.arm, "seed": self.seed, "steps": self.options.steps}
+        formats.write_safetensors(
+            path, {name: ("F32", tuple(p.shape), lambda p=p: p.detach().float().cpu().numpy())
+                   for name, p in model.named_parameters()}, {"quarterturn.study": json.dumps(told)})
+
     # ---- training ----
 
     def _convert(self, model, recipe, noise=None):
@@ -169,6 +180,8 @@ class Run:
                     self._save(done, model, optimizer)
                     raise OutOfTime
             self._log({"validation": self._validate(model), "probe": self._probe(model, noise)})
+        if options.keep_models and options.rank == 0:
+            self._keep(model)
         self.checkpoint.unlink(missing_ok=True)
 
     def _past_switch(self):
