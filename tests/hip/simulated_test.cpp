@@ -6,7 +6,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <iostream>
 #include <map>
 
 #include "generator/grouping.hpp"
@@ -50,22 +49,10 @@ struct LoadedText {
   simulated::Machine** slot;
 };
 
-// A fault put into kernel text: what stands there, and what stands there then.
-struct Mutation {
-  std::string_view from, to;
-};
-const Mutation* mutation = nullptr;
-
 LoadedText loaded(const Source& source) {
   static std::map<std::string, LoadedText> all;
-  auto flat = flatten(source);
+  const auto flat = flatten(source);
   REQUIRE(flat.ok());
-  if (mutation) {
-    const auto at = flat->find(mutation->from);
-    REQUIRE_MESSAGE(at != std::string::npos, mutation->from);
-    REQUIRE_MESSAGE(flat->find(mutation->from, at + 1) == std::string::npos, mutation->from);
-    flat->replace(at, mutation->from.size(), mutation->to);
-  }
   if (const auto found = all.find(*flat); found != all.end()) return found->second;
   const auto object = simulated::compile_kernel(*flat, simulated::Dialect::hip);
   REQUIRE_MESSAGE(object.ok(), object.status().message());
@@ -586,53 +573,4 @@ TEST_CASE("simulated hip simple kernels: dequantise, rotate, add columns up") {
       wrong += !same(DType::f32, sums.data() + j * 4, want_sums[static_cast<std::size_t>(j)]);
     CHECK(wrong == 0);
   });
-}
-
-// Not for every run: each fault is a compilation. `--no-skip -tc="*faults*"` runs it.
-TEST_CASE("simulated hip products: every fault put into the text is found" * doctest::skip()) {
-  const auto& family = hip::gemm_mfma_scale();
-  const auto p = any_product(DType::f32);
-  const auto v = with(family, p, {{"tile_m", 64}, {"tile_n", 64}, {"stages", 3}});
-  const auto thin = with(family, p, {{"tile_m", 64}, {"tile_n", 64}, {"shape", 32}});
-  const auto flat = gemm_problem({0, 16}, {1, 4096}, {0, 4096}, DType::f32);
-  const auto few = with(family, flat, {{"tile_m", 16}, {"tile_n", 64}, {"stages", 4}});
-  const Mutation faults[] = {
-      {"wait_copies<(Config::stages - 2) * int(S::copies)>();", ";"},
-      {"wait_copies<(Config::stages - 2) * int(S::copies)>();",
-       "wait_copies<(Config::stages - 1) * int(S::copies)>();"},
-      {"      wait_copies<0>();", "      ;"},
-      {"    sync_lds();\n    bring(s + Config::stages - 1);",
-       "    bring(s + Config::stages - 1);\n    sync_lds();"},
-      {"    sync_lds();\n    bring(s", "    bring(s"},
-      {"return row * 4u + block;", "return row * 4u + (block ^ 1u);"},
-      {"return 4u * (lane / 16u);", "return 4u * (lane / 16u ^ 1u);"},
-      {"codes[i] = from.codes(row) + ((lane ^ (row >> 2)) & 3u) * 16u;",
-       "codes[i] = from.codes(row) + (lane & 3u) * 16u;"},
-      {"const bool inside = block * 32 < k_end;", "const bool inside = true;"},
-      {"return row < end ? row : end - 1;", "return row;"},
-      {"from.aligned() ? k_end / kChunk : 0;", "k_end / kChunk;"},
-      {"from.aligned() ? k_end / kChunk : 0;", "from.aligned() ? (k_end + 127) / kChunk : 0;"},
-      {"return min_u32(turn * kWaves + wave_index(), all - 1u);",
-       "return turn * kWaves + wave_index();"},
-      {"if (row >= p.end) continue;", ""},
-      {"if (wide && column + 4 <= args.n) {", "if (wide) {"},
-      {"in_tile = lane % T::size, k_block = lane / T::size;",
-       "in_tile = lane % T::size, k_block = 3u - lane / T::size;"},
-      {"stage + code_place(S::tile_m + row, block)", "stage + code_place(row, block)"},
-      {"s % Config::stages) * S::bytes", "s % (Config::stages - 1)) * S::bytes"},
-      {"return 8u * quad + 4u * (lane / 32u);", "return 4u * quad + 16u * (lane / 32u);"},
-  };
-  const Shape shapes[] = {{70, 66, 512}, {129, 70, 672, 96, 0}, {5, 8, 160, 32, 1}, {7, 100, 896}};
-  for (const auto& fault : faults) {
-    mutation = &fault;
-    std::string found;
-    for (const auto& s : shapes) {
-      if (found.empty()) found = complaint_about(p, v, s, 41);
-      if (found.empty() && s.m <= 16) found = complaint_about(flat, few, s, 42);
-    }
-    if (found.empty()) found = complaint_about(p, thin, shapes[0], 43);
-    CHECK_MESSAGE(!found.empty(), fault.from, " -> ", fault.to);
-    std::cout << fault.from << "\n  " << found.substr(0, 150) << "\n";
-  }
-  mutation = nullptr;
 }
