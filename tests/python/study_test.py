@@ -190,5 +190,49 @@ class RunTest(unittest.TestCase):
         self.assertTrue(bool(((x.abs() / unit < above) | (above == 6))[:, ~kept].all()))
 
 
+@unittest.skipUnless(HAS_TORCH, "needs PyTorch 2.4 or newer")
+class TensorsTest(unittest.TestCase):
+    """What is told of real tensors, on made-up ones whose answers are known."""
+
+    @classmethod
+    def setUpClass(cls):
+        from quarterturn import torch_ops
+        torch_ops.configure("cpu", jit="off")
+        torch.manual_seed(0)
+        cls.x = torch.randn(64, 256)
+
+    def test_rotated_values_are_those_that_are_quantised(self):
+        from quarterturn.study import tensors
+        for signs in ("none", "per_call"):
+            turned = tensors.rotated(self.x, 64, signs)
+            self.assertAlmostEqual(turned.norm().item(), self.x.double().norm().item(), places=6)
+            got = tensors.measure(self.x, tensors.Form(64, signs, "rceil", "rne"), 1)
+            self.assertLess(got["error"], 0.02)  # with other signs it would be near 2
+        self.assertGreater((tensors.rotated(self.x, 64, "none")
+                            - tensors.rotated(self.x, 64, "per_call")).abs().max().item(), 1)
+
+    def test_error_is_bias_and_variance(self):
+        from quarterturn.study import tensors
+        nearest = tensors.measure(self.x, tensors.Form(0, "none", "rceil", "rne"), 8)
+        self.assertAlmostEqual(nearest["error"], 0.0137, delta=0.001)  # numerics of normal numbers
+        self.assertEqual(nearest["variance"], 0)
+        self.assertAlmostEqual(nearest["shrink"], 0.0135, delta=0.003)
+        drawn = tensors.measure(self.x, tensors.Form(0, "none", "rceil", "sr16"), 16)
+        self.assertAlmostEqual(drawn["error"], 2 * nearest["error"], delta=0.004)
+        self.assertLess(drawn["bias"], 0.002)
+        self.assertLess(abs(drawn["shrink"]), 0.003)
+        self.assertIsNone(tensors.measure(self.x[:, :96].contiguous(),
+                                          tensors.Form(64, "none", "rceil", "rne"), 1))
+
+    def test_windows_count_rows_and_no_blocks_of_zeros(self):
+        from quarterturn.study import tensors
+        x = torch.ones(4, 256)
+        x[0, :32] = 0.0
+        x[1, :32] = 2.0 ** -3
+        x[2, :32] = 2.0 ** -4
+        x[3, :32] = 2.0 ** -40
+        self.assertEqual(tensors.windows(x, 0, "none"), {"int8": 0.5, "e5m2": 0.75})
+
+
 if __name__ == "__main__":
     unittest.main()
