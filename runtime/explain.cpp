@@ -42,6 +42,23 @@ Json plan_json(const Problem& problem, const Target& target, const Plan& plan) {
   return out;
 }
 
+// The plan that the heuristic passes over because its product has only been simulated.
+Json held_back(const Problem& problem, const Target& target, const Plan& served) {
+  constexpr std::size_t kMost = 4000;
+  const auto simulated = [](const Plan& plan) {
+    const Family* family = find_family(plan.main_step().variant.family);
+    return family && family->evidence() == Family::Evidence::simulated;
+  };
+  if (simulated(served)) return {};
+  for (const auto& plan : plans(problem, target, kMost))
+    if (simulated(plan))
+      return {{"plan", plan.text()},
+              {"reason",
+               "has been executed on a simulated machine only; it serves after `qturn tune` has "
+               "admitted and timed it on the device"}};
+  return {};
+}
+
 }  // namespace
 
 std::string Context::explain(const Problem& problem) {
@@ -86,6 +103,9 @@ std::string Context::explain(const Problem& problem) {
     if (!missing.ok()) out["reason"] = missing.message();
     out["plan"] = choice->plan.text();
     out["steps"] = plan_json(problem, target, choice->plan);
+    if (choice->match == Match::heuristic)
+      if (auto passed = held_back(problem, target, choice->plan); !passed.empty())
+        out["held_back"] = std::move(passed);
   }
   out["stored"] = std::move(stored);
   return out.dump();

@@ -2,6 +2,8 @@
 // that are rechecked, processes of several devices, bundles.
 #include <doctest/doctest.h>
 
+#include <iostream>
+
 #include "tests/tools/qturn.hpp"
 
 using namespace qturn_test;
@@ -111,6 +113,35 @@ TEST_CASE("an answer that another compiler made stale is rechecked once, not tun
   CHECK(home.info("misses") == (answer == "kept" ? 0 : 1));
   // A decision from trials alone agrees with what it left.
   CHECK(home.run({"db", "decide", "--json"}).lines().at(0).at("problems") == 0);
+}
+
+TEST_CASE("explain says what is held back for a target that is not here, and compile samples it") {
+  Home home;
+  home.set("QTURN_BACKEND", "cuda");
+  home.set("QTURN_TARGET", "sm_120f");
+  const auto explained = home.run({"explain", "--shape", "512x4096x4096", "--json"});
+  if (explained.code == 3) {
+    std::cout << "SKIPPED: " << explained.err;
+    return;
+  }
+  REQUIRE_MESSAGE(explained.code == 0, explained.err);
+  const auto answer = explained.lines().at(0);
+  CHECK(answer.at("plan").get<std::string>().find("gemm=cuda_gemm_mma") != std::string::npos);
+  CHECK(answer.at("held_back").at("plan").get<std::string>().find("gemm=cuda_gemm_sm120") !=
+        std::string::npos);
+  const auto sampled = home.run({"compile", "--target", "sm_100f", "--sample", "2", "--json"});
+  if (sampled.code == 3) {
+    std::cout << "SKIPPED: " << sampled.err;
+    return;
+  }
+  REQUIRE_MESSAGE(sampled.code == 0, sampled.err);
+  REQUIRE(sampled.lines().size() == 2);
+  for (const auto& row : sampled.lines()) {
+    CHECK(row.at("target") == "sm_100f");
+    CHECK(row.at("registers") > 0);
+    CHECK(row.at("reason") == "");
+  }
+  CHECK(home.run({"compile", "--target", "sm_9", "--sample", "1"}).code == 2);
 }
 
 TEST_CASE("tune --devices: a process that is killed is reported, and everything is tuned") {

@@ -33,6 +33,10 @@ void print_text(const Json& answer) {
     for (const auto& [family, reason] : step.at("refused").items())
       line("", fmt::format("not {}: {}", family, reason.get<std::string>()));
   }
+  if (const auto passed = answer.value("held_back", Json::object()); !passed.empty()) {
+    line("held back", text(passed, "plan"));
+    line("", text(passed, "reason"));
+  }
   for (const auto& row : answer.value("stored", Json::array())) {
     line("stored", fmt::format("{} ({}), decided for {}", text(row, "match"), text(row, "place"),
                                text(row, "decided_for")));
