@@ -267,26 +267,82 @@ QT_FN Fragment fragment_of_b(u32 stage, u32 row, u32 block, u32 half) {
           load_shared_u8(stage + S::b_scales_at + S::ScalesOfB::place(row, block, half))};
 }
 
-/// z at (row, column), inside it.
+/// z from a product's sum and what C and bias are there.
 template <class Config>
-QT_FN float z_of(const qt_args& args, const Product& p, i64 row, i64 column, float sum) {
+QT_FN float z_of(const qt_args& args, float sum, float c, float bias) {
   float z = mul(mul(args.alpha, Config::descale), sum);
   if constexpr (Config::accumulate)
-    if (args.beta != 0.0f)
-      z += mul(args.beta, element<Config::side>(args.c.data, place_of(args.c, p.d, row, column)));
-  if constexpr (Config::bias)
-    z += element<Config::side>(args.bias, bias_place<Config::grouping>(p, args.n) + column);
+    if (args.beta != 0.0f) z += mul(args.beta, c);
+  if constexpr (Config::bias) z += bias;
   return z;
 }
+
+/// The same, C and bias being read for it.
+template <class Config>
+QT_FN float z_at(const qt_args& args, const Product& p, i64 row, i64 column, float sum) {
+  float c = 0.0f, bias = 0.0f;
+  if constexpr (Config::accumulate)
+    if (args.beta != 0.0f)
+      c = element<Config::side>(args.c.data, place_of(args.c, p.d, row, column));
+  if constexpr (Config::bias)
+    bias = element<Config::side>(args.bias, bias_place<Config::grouping>(p, args.n) + column);
+  return z_of<Config>(args, sum, c, bias);
+}
+
+/// Whether elements 4i of a matrix's rows begin at multiples of four elements' bytes.
+template <DType type>
+QT_FN bool has_wide_quads(const void* data, i64 ld, i64 batch_stride) {
+  constexpr u64 bytes = u64(bytes_of(type));
+  return ((u64(data) | u64(ld) * bytes | u64(batch_stride) * bytes) & (4u * bytes - 1u)) == 0u;
+}
+
+/// Four neighbours from column `column` on of a row with `n` columns that begins at `at`; those
+/// behind the last one are as that.
+template <DType type>
+QT_FN void load_quad(const void* base, i64 at, i64 column, i64 n, bool wide, float (&x)[4]) {
+  if (wide && column + 4 <= n) {
+    load_four<type>(static_cast<const u8*>(base) + (at + column) * bytes_of(type), x);
+    return;
+  }
+  QT_UNROLL
+  for (int e = 0; e < 4; ++e)
+    x[e] = element<type>(base, at + (column + e < n ? column + e : n - 1));
+}
+
+/// C and bias under one quad of columns in each of a lane's rows, all read before D, which may be
+/// C, is written. Rows behind the last one are as that.
+template <class Config, int rows>
+struct Addends {
+  float c[rows][4], bias[4];
+
+  QT_FN Addends(const qt_args& args, const Product& p, i64 first_row, i64 row_step, i64 column) {
+    if constexpr (Config::bias) {
+      const i64 at = bias_place<Config::grouping>(p, args.n);
+      load_quad<Config::side>(args.bias, at, column, args.n,
+                              has_wide_quads<Config::side>(args.bias, at, 0), bias);
+    }
+    if constexpr (Config::accumulate) {
+      if (args.beta == 0.0f) return;
+      const bool wide = has_wide_quads<Config::side>(args.c.data, args.c.ld, args.c.batch_stride);
+      QT_UNROLL
+      for (int i = 0; i < rows; ++i) {
+        const i64 row = first_row + i * row_step;
+        load_quad<Config::side>(args.c.data,
+                                place_of(args.c, p.d, row < p.end ? row : p.end - 1, 0), column,
+                                args.n, wide, c[i]);
+      }
+    }
+  }
+  QT_FN float z(const qt_args& args, int row, int e, float sum) const {
+    return z_of<Config>(args, sum, Config::accumulate ? c[row][e] : 0.0f,
+                        Config::bias ? bias[e] : 0.0f);
+  }
+};
 
 /// Four neighbours of a row of D from `column` on, as far as they exist.
 template <class Config>
 QT_FN void store_quad(const qt_args& args, const Product& p, i64 row, i64 column, bool wide,
-                      const float* sums) {
-  float z[4];
-  QT_UNROLL
-  for (int e = 0; e < 4; ++e)
-    z[e] = column + e < args.n ? z_of<Config>(args, p, row, column + e, sums[e]) : 0.0f;
+                      const float (&z)[4]) {
   if constexpr (Config::epilogue == Epilogue::none && !Config::keeps_z) {
     if (wide && column + 4 <= args.n) {
       u8* const to = static_cast<u8*>(args.d.data) +
@@ -317,8 +373,8 @@ QT_FN void store_outputs(const qt_args& args, const Product& p, i64 row, i64 out
     const i64 gate_at = gate_column<Config::epilogue>(output + e);
     const i64 value_at = value_column<Config::epilogue>(output + e, args.n);
     finish_pair<Config>(args, {p.d, p.end, args.n}, row, output + e,
-                        z_of<Config>(args, p, row, gate_at, gates[e]),
-                        z_of<Config>(args, p, row, value_at, values[e]));
+                        z_at<Config>(args, p, row, gate_at, gates[e]),
+                        z_at<Config>(args, p, row, value_at, values[e]));
   }
 }
 
@@ -397,24 +453,32 @@ QT_FN void gemm_mfma_scale(const Config&, const qt_args& args) {
     }
   }
 
-  const i64 d_row = args.d.ld * bytes_of(Config::output);
-  const bool wide =
-      ((u64(args.d.data) | u64(d_row) | u64(args.d.batch_stride * bytes_of(Config::output))) &
-       (4u * bytes_of(Config::output) - 1u)) == 0u;
+  const bool wide = has_wide_quads<Config::output>(args.d.data, args.d.ld, args.d.batch_stride);
+  const i64 first_row = row0 + first_m + in_tile;
   QT_UNROLL
-  for (int i = 0; i < tiles_m; ++i) {
-    const i64 row = row0 + first_m + u32(i) * T::size + in_tile;
-    if (row >= p.end) continue;
+  for (int j = 0; j < (paired ? tiles_n / 2 : tiles_n); ++j) {
     QT_UNROLL
-    for (int j = 0; j < (paired ? tiles_n / 2 : tiles_n); ++j) {
-      QT_UNROLL
-      for (u32 quad = 0; quad < T::sums / 4u; ++quad) {
-        const u32 column = first_n + u32(j) * T::size + T::first_of(quad, lane);
-        if constexpr (paired) {
-          store_outputs<Config>(args, p, row, from.columns.output(column), &sums[j][i][4 * quad],
-                                &sums[j + tiles_n / 2][i][4 * quad]);
-        } else {
-          store_quad<Config>(args, p, row, column0 + column, wide, &sums[j][i][4 * quad]);
+    for (u32 quad = 0; quad < T::sums / 4u; ++quad) {
+      const u32 in_block = first_n + u32(j) * T::size + T::first_of(quad, lane);
+      const i64 column = column0 + in_block;
+      if constexpr (paired) {
+        QT_UNROLL
+        for (int i = 0; i < tiles_m; ++i) {
+          const i64 row = first_row + i * T::size;
+          if (row < p.end)
+            store_outputs<Config>(args, p, row, from.columns.output(in_block),
+                                  &sums[j][i][4 * quad], &sums[j + tiles_n / 2][i][4 * quad]);
+        }
+      } else {
+        const Addends<Config, tiles_m> addends(args, p, first_row, T::size, column);
+        QT_UNROLL
+        for (int i = 0; i < tiles_m; ++i) {
+          const i64 row = first_row + i * T::size;
+          if (row >= p.end) continue;
+          float z[4];
+          QT_UNROLL
+          for (int e = 0; e < 4; ++e) z[e] = addends.z(args, i, e, sums[j][i][4 * quad + e]);
+          store_quad<Config>(args, p, row, column, wide, z);
         }
       }
     }
