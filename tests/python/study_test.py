@@ -191,6 +191,29 @@ class RunTest(unittest.TestCase):
 
 
 @unittest.skipUnless(HAS_TORCH, "needs PyTorch 2.4 or newer")
+class ShapesTest(unittest.TestCase):
+    def test_a_step_names_its_problems_and_a_missing_program_is_said(self):
+        import contextlib
+        import io
+        from quarterturn import torch_ops
+        from quarterturn.study import shapes
+        torch_ops.configure("cpu", jit="off")
+        given = shapes.parser().parse_args(["--recipe", "te_mxfp4", "--model", "tiny", "--batch", "1"])
+        given.device = "cpu"
+        rows = shapes.called(given)
+        roles = {role for role in ("fprop", "dgrad", "wgrad")
+                 for row in rows if f"role={role}" in row["problem"] and "op=" not in row["problem"]}
+        self.assertEqual(roles, {"fprop", "dgrad", "wgrad"})  # gemm is the default op
+        with contextlib.redirect_stderr(io.StringIO()) as told:
+            before, os.environ["PATH"] = os.environ["PATH"], ""
+            try:
+                self.assertEqual(shapes.main(["--recipe", "te_mxfp4", "--device", "cpu"]), 1)
+            finally:
+                os.environ["PATH"] = before
+        self.assertIn("QTURN_PROGRAM", told.getvalue())
+
+
+@unittest.skipUnless(HAS_TORCH, "needs PyTorch 2.4 or newer")
 class TensorsTest(unittest.TestCase):
     """What is told of real tensors, on made-up ones whose answers are known."""
 
