@@ -8,6 +8,15 @@
 
 namespace qturn_test::work {
 
+/// What the device says of itself. A simulated one is no MI355X, so that what is timed on it is
+/// never taken for one's.
+struct Model {
+  const char* name;
+  int units;
+  std::size_t memory_bytes;
+};
+Model model();
+
 /// 0xff in every byte; null when there is none left.
 void* allocate(std::size_t bytes);
 void release(void* memory);

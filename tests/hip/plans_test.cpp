@@ -68,6 +68,7 @@ TEST_CASE(
   REQUIRE_MESSAGE(opened.ok(), opened.status().message());
   Backend& backend = **opened;
   CHECK(backend.device().compiler.rfind("hiprtc 7.1 ", 0) == 0);
+  CHECK(backend.device().performance_class.find(" units=4 ") != std::string::npos);
 
   Problem p;
   p.op = Op::hadamard_gemm;

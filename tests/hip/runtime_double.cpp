@@ -1,6 +1,6 @@
 // A libamdhip64 for machines without an AMD GPU: device memory is host memory, launches are written
 // down, and run where something stands behind them (device_work.hpp). QTURN_DOUBLE_DEVICES sets how
-// many devices it shows; names and sizes are those of an MI355X.
+// many devices it shows.
 #include "tests/hip/runtime_double.hpp"
 
 #include <algorithm>
@@ -84,15 +84,18 @@ int hipSetDevice(int device) {
   return 0;
 }
 int hipDeviceGetAttribute(int* value, int attribute, int) {
-  *value = attribute == 63 ? 256 : attribute == 19 ? 4 << 20 : attribute == 74 ? 163840 : 0;
+  *value = attribute == 63   ? work::model().units
+           : attribute == 19 ? 4 << 20
+           : attribute == 74 ? 163840
+                             : 0;
   return 0;
 }
 int hipDeviceGetName(char* name, int length, int) {
-  std::strncpy(name, "AMD Instinct MI355X", static_cast<std::size_t>(length));
+  std::strncpy(name, work::model().name, static_cast<std::size_t>(length));
   return 0;
 }
 int hipDeviceTotalMem(std::size_t* bytes, int) {
-  *bytes = std::size_t{288} << 30;
+  *bytes = work::model().memory_bytes;
   return 0;
 }
 int hipGetDevicePropertiesR0600(void* out, int) {

@@ -26,6 +26,8 @@ std::size_t elf_bytes(const unsigned char* image) {
 
 }  // namespace
 
+Model model() { return {"AMD Instinct MI355X", 256, std::size_t{288} << 30}; }
+
 void* allocate(std::size_t bytes) {
   void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   std::memset(memory, 0xff, bytes);

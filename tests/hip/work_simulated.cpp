@@ -49,6 +49,8 @@ simulated::Schedule schedule() {
 
 }  // namespace
 
+Model model() { return {"simulated gfx950", 4, std::size_t{1} << 30}; }
+
 void* allocate(std::size_t bytes) { return simulated::allocate_guarded(bytes); }
 void release(void* memory) {
   if (memory) simulated::free_guarded(memory);
