@@ -43,14 +43,16 @@ class OnAmd final : public Family {
   }
   std::vector<Parameter> parameters(const Problem& p, const Target& t) const override {
     auto out = text_.parameters(p, as_read(t));
-    // A SIMD's waves share 512 registers: most row-wise texts fit a quarter, the others half, and
-    // errors of 32 values under three scales all.
+    // A SIMD's waves share 512 registers: row-wise texts fit a quarter, with noise a third, the
+    // others half, and errors of 32 values under three scales all.
     for (auto& axis : out)
       if (axis.name == "resident") {
         if (p.scale_rule == ScaleRule::search)
           axis.values = {1};
         else if (p.copies != Copies::rows || !is_amax_rule(p.scale_rule))
           axis.values = {2, 1};
+        else if (p.a_rounding != Rounding::rne)
+          axis.values = {3, 2};
       }
     return out;
   }

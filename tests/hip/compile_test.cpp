@@ -157,6 +157,7 @@ TEST_CASE("hip quantisers compile without spills") {
   Jobs jobs;
   const auto add = [&](const Problem& p) { jobs.add("hip_quantize", p); };
   add(quantize_of(DType::bf16, 32, ScaleRule::rceil, Rounding::rne, Copies::rows));
+  add(quantize_of(DType::bf16, 32, ScaleRule::rceil, Rounding::sr16, Copies::rows));
   add(quantize_of(DType::f32, 256, ScaleRule::quest, Rounding::sr16, Copies::rows));
   add(quantize_of(DType::f16, 128, ScaleRule::ts34, Rounding::rne, Copies::rows));
   add(quantize_of(DType::bf16, 32, ScaleRule::rceil, Rounding::sr16, Copies::both));
@@ -178,7 +179,7 @@ TEST_CASE("hip quantisers compile without spills") {
   tokens.grouping = Grouping::k_grouped;
   tokens.groups = {1, 64};
   add(tokens);
-  jobs.compile(11);
+  jobs.compile(12);
 }
 
 TEST_CASE("hip simple kernels compile without spills") {
