@@ -177,6 +177,36 @@ TEST_CASE("tune --devices: a process that is killed is reported, and everything 
   CHECK(home.run({"tune", "--devices", "cuda:0,gpu", "--shape", "4x96x128"}).code == 2);
 }
 
+TEST_CASE("a self-test holds a family against the reference and writes what it found") {
+  const Home home;
+  const auto file = (home / "selftest.json").string();
+  const std::vector<std::string> command{
+      "selftest", "--device", "cpu",      "--threads",       "2",
+      "-o",       file,       "--family", "cpu_weight_only", "--json"};
+  CHECK(home.run({"selftest", "--device", "cpu", "-o", file, "--family", "cpu_gem"}).code == 2);
+  CHECK(!std::filesystem::exists(file));
+  const auto tested = home.run(command);
+  REQUIRE_MESSAGE(tested.code == 0, tested.err);
+  const auto row = tested.lines().at(0);
+  CHECK(row.at("family") == "cpu_weight_only");
+  const auto report = json::parse(read_file(file));
+  CHECK(report.at("complete") == true);
+  CHECK(report.at("library").is_string());
+  REQUIRE(report.at("results").size() == 2);
+  for (const auto& one : report.at("results")) {
+    CHECK(one.at("state") == "right");
+    CHECK(one.at("evidence") == "hardware");
+    CHECK(one.at("outputs") > 1000);
+  }
+  CHECK(row.at("right") == 2);
+  // It names nobody, and is not written over.
+  const auto text = read_file(file);
+  for (const std::string& part : {home.path().string(), std::string("/tmp"), std::string("/home")})
+    CHECK(text.find(part) == std::string::npos);
+  CHECK(home.run(command).code == 2);
+  CHECK(read_file(file) == text);
+}
+
 TEST_CASE("a bundle starts a program without compiler, database or anything to write") {
   Home home;
   REQUIRE(home.run(small_tune()).code == 0);

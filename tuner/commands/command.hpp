@@ -97,6 +97,7 @@ std::function<int()> register_explain(CLI::App& app);
 std::function<int()> register_check(CLI::App& app);
 std::function<int()> register_config(CLI::App& app);
 std::function<int()> register_recheck(CLI::App& app);
+std::function<int()> register_selftest(CLI::App& app);
 std::function<int()> register_lock(CLI::App& app);
 std::function<int()> register_bundle(CLI::App& app);
 std::function<int()> register_db(CLI::App& app);
