@@ -104,6 +104,10 @@ class Machine {
   virtual void cluster_barrier() = 0;
   /// Until `ready(about)`; `what` and `number` are for messages ("mbarrier 1032").
   virtual void wait(const char* what, std::uint32_t number, bool (*ready)(void*), void* about) = 0;
+  /// A place behind which this warp, or this block, may be the last to run on, under some
+  /// schedules: it has told others something, and what it should have done before that it has not
+  /// done yet.
+  virtual void pause(Scope whose) = 0;
   /// Lets all others run before a loop looks again at memory that they write.
   virtual void spin(const char* what) = 0;
 

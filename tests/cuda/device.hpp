@@ -127,11 +127,16 @@ class Device {
       const char* given = std::getenv("QTURN_TEST_SEED");
       return given ? std::strtoull(given, nullptr, 10) : 0;
     }();
-    const auto seed = first + 3 * ++cases_;
-    return {{seed, Landing::late}, {seed + 1, Landing::eager}, {seed + 2, Landing::mixed}};
+    // Landings mix with the manners that a seed chooses.
+    std::vector<Schedule> out;
+    ++cases_;
+    for (std::uint64_t i = 0; i < runs_of_case(); ++i)
+      out.push_back({first + 4 * cases_ + i, static_cast<Landing>(i % 3)});
+    return out;
   }
-
-  std::uint64_t runs_of_case() const { return simulated() ? 3 : 1; }
+  std::uint64_t runs_of_case() const { return simulated() ? 3 * rounds_ : 1; }
+  /// Families whose blocks wait for each other are run under so many times as many schedules.
+  void set_rounds(std::uint64_t rounds) { rounds_ = rounds; }
   /// The next of such schedules, for tests that run a case once.
   void rotate_schedule() {
     if (simulated()) schedule(schedules()[cases_ % 3]);
@@ -188,7 +193,7 @@ class Device {
   Target target_;
   std::int64_t units_ = 0;
   std::string name_;
-  std::uint64_t cases_ = 0;
+  std::uint64_t cases_ = 0, rounds_ = 1;
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<const cuda::LoadedKernel>> kernels_;
 };

@@ -100,15 +100,20 @@ extern "C" __global__ void behind(const __grid_constant__ qt_args args) { out(ar
 extern "C" __global__ void poison(const __grid_constant__ qt_args args) { out(args)[thread_index()] = load_shared_u32(shared_base() + 4u * thread_index()); }
 
 // Block 0 waits for what the last block writes, which comes only when others have ended.
-extern "C" __global__ void flags(const __grid_constant__ qt_args args) {
+template <bool resets>
+QT_FN void wait_for_last(const qt_args& args) {
   u64* flag = static_cast<u64*>(args.workspace);
-  if (block_index() + 1u == block_count()) {
-    if (thread_index() == 0) release_flag(flag, 7u);
-  } else if (block_index() == 0u) {
+  if (thread_index() == 0 && block_index() + 1u == block_count()) release_flag(flag, 7u);
+  if (thread_index() == 0 && block_index() == 0u) {
     while (acquire_flag(flag) != 7u) {
     }
+    if (resets) release_flag(flag, 0u);
   }
   out(args)[block_index() * 128u + thread_index()] = block_index();
+}
+extern "C" __global__ void flags(const __grid_constant__ qt_args args) { wait_for_last<true>(args); }
+extern "C" __global__ void flags_left(const __grid_constant__ qt_args args) {
+  wait_for_last<false>(args);
 }
 )";
 
@@ -205,6 +210,7 @@ TEST_CASE("simulated.machine ends what must not be with a message") {
   CHECK(says(call("behind", 1, Landing::late), "memory fault"));
   CHECK(says(call("flags", 1, Landing::late, 3, 1), "ld.acquire of a flag"));
   CHECK(says(call("flags", 1, Landing::late, 3, 1), "deadlock"));
+  CHECK(says(call("flags_left", 1, Landing::late, 3), "leaves 1 flags set"));
   // And the next launch is as good as before.
   CHECK(call("right", 4, Landing::late, 4).error == "");
 }

@@ -14,6 +14,7 @@
 #include <mutex>
 #include <random>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "tests/simulated/arithmetic.hpp"
@@ -184,6 +185,14 @@ class Engine final : public Machine {
     running_->about = about;
     hold(Wait::polling, what, number);
   }
+  void pause(Scope whose) override {
+    if (schedule_.seed % 3 == 0 || (whose != Scope::block && random_() % 4 != 0)) return;
+    preempted_ = true;
+    resting_warp_ = running_->in_warp;
+    resting_block_ = whose == Scope::block ? running_->in_block : nullptr;
+    wake_spinners();
+    hold(Wait::none, "pause", 0);
+  }
   void spin(const char* what) override { hold(Wait::spinning, what, 0); }
 
   void rendezvous(const char* name, void* mine, void (*run)(void* const*, std::uint32_t)) override {
@@ -340,7 +349,9 @@ class Engine final : public Machine {
       while (resident_.size() < most && admitted_ < clusters) admit(admitted_++);
       if (resident_.empty()) return;
       if (landing == Landing::mixed && posted_ > 0 && random_() % 4 == 0) land_one();
-      if (!run_some_warp() && !land_one() && !wake_spinners()) fail_deadlock();
+      if (!run_some_warp() && !land_one() && !end_rest() &&
+          (++idle_spins_ > kSpinsBeforeDeadlock || !wake_spinners()))
+        fail_deadlock();
       retire();
     }
   }
@@ -349,10 +360,22 @@ class Engine final : public Machine {
     // Three manners, by the seed: a fixed order of preference, chance, and turns.
     const auto manner = schedule_.seed % 3;
     const auto count = order_.size();
+    // Now and then those who wait for a word in memory look before all others have come to rest.
+    if (manner != 0 && random_() % 8 == 0) wake_spinners();
     const std::size_t start = manner == 0 ? 0 : manner == 1 ? random_() % count : turn_++ % count;
-    for (std::size_t i = 0; i < count; ++i)
-      if (run_warp(*order_[(start + i) % count])) return true;
+    for (std::size_t i = 0; i < count; ++i) {
+      WarpRun& warp = *order_[(start + i) % count];
+      if (&warp == resting_warp_ || warp.lanes.front()->in_block == resting_block_) continue;
+      if (run_warp(warp)) return true;
+    }
     return false;
+  }
+
+  bool end_rest() {
+    const bool rested = resting_warp_ != nullptr;
+    resting_warp_ = nullptr;
+    resting_block_ = nullptr;
+    return rested;
   }
 
   bool run_warp(WarpRun& warp) {
@@ -362,6 +385,7 @@ class Engine final : public Machine {
       for (const auto lane : warp.order)
         if (can_run(*warp.lanes[lane])) {
           resume(*warp.lanes[lane]);
+          if (std::exchange(preempted_, false)) return true;
           ran = again = true;
         }
     }
@@ -391,7 +415,6 @@ class Engine final : public Machine {
   }
 
   bool wake_spinners() {
-    if (++idle_spins_ > kSpinsBeforeDeadlock) return false;
     bool woke = false;
     each_thread([&](ThreadRun& t) {
       if (t.wait != Wait::spinning) return;
@@ -492,12 +515,19 @@ class Engine final : public Machine {
     list_warps();
   }
 
+  // Mixed, or one block behind the other, so that a whole block may be ahead of others.
   void list_warps() {
-    order_.clear();
+    std::vector<BlockRun*> blocks;
     for (const auto& c : resident_)
-      for (const auto& b : c->blocks)
-        for (auto& warp : b->warps) order_.push_back(&warp);
-    std::shuffle(order_.begin(), order_.end(), random_);
+      for (const auto& b : c->blocks) blocks.push_back(b.get());
+    std::shuffle(blocks.begin(), blocks.end(), random_);
+    order_.clear();
+    for (auto* b : blocks) {
+      const auto first = order_.size();
+      for (auto& warp : b->warps) order_.push_back(&warp);
+      std::shuffle(order_.begin() + static_cast<std::ptrdiff_t>(first), order_.end(), random_);
+    }
+    if (schedule_.seed % 2 == 0) std::shuffle(order_.begin(), order_.end(), random_);
   }
 
   // Stacks are kept between launches; those of launches that failed are prepared anew.
@@ -549,6 +579,9 @@ class Engine final : public Machine {
   int idle_spins_ = 0;
   ThreadRun* running_ = nullptr;
   bool in_fiber_ = false;
+  bool preempted_ = false;
+  const WarpRun* resting_warp_ = nullptr;  // by pause()
+  const BlockRun* resting_block_ = nullptr;
   std::string message_;
   States states_;
 };
