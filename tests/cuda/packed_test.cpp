@@ -190,7 +190,8 @@ void check_packed(const Family& family, std::span<const PackedCase> all) {
     Quantized a = random_operand(c.m, c.k, c.data, seed),
               b = random_operand(c.n, c.k, c.data, seed + 1);
     // Every other time: rows that do not fit, and NaN.
-    if ((seed % 2 == 0 || device->simulated()) && c.k > 64 && c.data == Data::forward) {
+    if ((device->simulated() ? c.d_type != DType::bf16 : seed % 2 == 0) && c.k > 64 &&
+        c.data == Data::forward) {
       widen_row(a, c.m - 1);
       for (std::int64_t row = 0; row < c.n; row += 75) widen_row(b, row);
       b.scales[static_cast<std::size_t>((c.n - 1) * (b.k / 32))] = 255;
@@ -261,9 +262,10 @@ constexpr PackedCase kManyTokens[] = {
 
 constexpr PackedCase kManyTokensSmall[] = {
     {{1, 5, 32}, 8192},
-    {{130, 130, 576, DType::bf16, Accumulate::accumulate, Bias::per_column}, 8192},
+    {{130, 130, 576, DType::bf16, Accumulate::accumulate, Bias::per_column, Data::forward, 6},
+     8192},
     {{65, 136, 1312, DType::f32, Accumulate::overwrite, Bias::none, Data::wide}, 8192},
-    {{257, 72, 928, DType::f16, Accumulate::overwrite, Bias::per_column, Data::forward, 3}, 8192},
+    {{700, 72, 416, DType::f16, Accumulate::overwrite, Bias::per_column, Data::forward, 3}, 8192},
     {{0, 96, 64}, 8192}};
 
 bool on_simulated_device() {
