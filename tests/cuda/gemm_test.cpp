@@ -3,6 +3,7 @@
 // window.
 #include <doctest/doctest.h>
 
+#include <numeric>
 #include <span>
 
 #include "tests/cuda/gemm_calls.hpp"
@@ -178,10 +179,13 @@ TEST_CASE("gpu.stand_in computes the rows that do not fit, and counts them") {
          {0, 1, 63, 64, 129, 299}},
         {{97, 130, 96, DType::f32, Accumulate::accumulate, Bias::none, Data::forward, 3}, {96}},
         {{2300, 2200, 256, DType::f16}, {5, 2047, 2048, 2100, 2101, 2102}}};
+    std::vector<std::int64_t> many(150);
+    std::iota(many.begin(), many.end(), 5);
     if (device->simulated())
       calls = {{{130, 136, 256}, {70, 129}},
                {{97, 130, 96, DType::f32, Accumulate::accumulate, Bias::none, Data::forward, 3},
-                {0, 63, 64, 96}}};
+                {0, 63, 64, 96}},
+               {{230, 136, 288}, many}};  // more than are multiplied together
     for (const auto& [c, rows] : calls) {
       auto p = problem_of(*family, c);
       if (const auto reason = family->refuses(p, device->target()); !reason.empty()) {
