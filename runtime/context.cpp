@@ -19,7 +19,7 @@ namespace {
 constexpr std::chrono::seconds kMissInterval{60};  ///< between counts of plans that run on
 constexpr std::size_t kMostPlans = 16384;  ///< looked through for one without disabled families
 constexpr std::size_t kHeuristicTries =
-    4;  ///< plans, the default first, before the reference kernel
+    12;  ///< plans, the default first, before the reference kernel
 
 LogLevel level_of(const Settings& settings, LogLevel fallback) {
   const auto& text = settings.text(Setting::log);

@@ -128,6 +128,10 @@ class Quantize final : public Family {
     if (fits && !longer && p.copies == Copies::rows && p.a_rounding == Rounding::sr16 &&
         !is_expanded(p.d_layout) && !shifts)
       resident = {3, 2};
+    // Three scales are tried on every block, whose errors are added up each.
+    if (p.scale_rule == ScaleRule::search) resident = {p.copies == Copies::rows ? 2 : 1};
+    if (p.scale_rule == ScaleRule::ts34 && p.rotation == 0 && resident.front() == 4)
+      resident = {3, 2};
     // Masked groups' rows are counted as well.
     if (resident.front() == 3 && p.grouping == Grouping::m_masked) resident = {2};
     return {{"threads", threads, ParameterStage::compile, "of a block"},

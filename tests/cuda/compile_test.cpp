@@ -172,6 +172,28 @@ TEST_CASE("cuda quantisers compile without spills") {
                   &cuda::column_sums()},
                  20);
 }
+TEST_CASE("cuda quantisers of every scale rule compile by default without spills") {
+  if (no_compiler()) return;
+  const auto target = *parse_target("sm_90a");
+  std::vector<Job> jobs;
+  const auto add = [&](ScaleRule rule, std::int32_t g, DType type, Copies copies) {
+    const auto& family = cuda::quantize();
+    const auto p = quantize_problem(type, g, rule, Rounding::rne, copies, Layout::plain);
+    REQUIRE(family.refuses(p, target).empty());
+    jobs.push_back(job_of(family, p, target, family.default_variant(p, target), target.arch));
+  };
+  for (const auto rule : {ScaleRule::floor, ScaleRule::even, ScaleRule::ts34, ScaleRule::quest,
+                          ScaleRule::quest_qutlass, ScaleRule::search}) {
+    add(rule, 0, DType::bf16, Copies::rows);
+    add(rule, 32, DType::f32, Copies::rows);
+    add(rule, 256, DType::f32, Copies::rows);
+    add(rule, 32, DType::bf16, Copies::both);
+  }
+  add(ScaleRule::search, 128, DType::f32, Copies::columns);
+  add(ScaleRule::search, 0, DType::bf16, Copies::both);
+  add(ScaleRule::ts34, 0, DType::bf16, Copies::both);
+  compile_jobs(jobs, 27);
+}
 TEST_CASE("cuda products compile without spills and overlap") {
   compile_all_of(
       {&cuda::gemm_e5m2(), &cuda::gemm_int8(), &cuda::gemm_bf16(), &cuda::gemm_packed(),

@@ -36,7 +36,8 @@ struct Release {
   const char* library;
   std::int64_t winners;
 };
-constexpr Release kReleases[] = {{"tuned_by_0.1.0.db", "0.1.0", 7}};
+constexpr Release kReleases[] = {{"tuned_by_0.1.0.db", "0.1.0", 7},
+                                 {"h200_tuned_by_0.1.0.db", "0.1.0", 8}};
 
 }  // namespace
 
