@@ -7,6 +7,8 @@
 #include <map>
 #include <set>
 
+#include "tuner/statistics.hpp"
+
 namespace quarterturn {
 namespace {
 
@@ -88,6 +90,16 @@ Neighbour neighbour_from(const RecordedSpace& recording) {
     out.costs.push_back(entry.cost);
   }
   return out;
+}
+
+double model_rank_correlation(const RecordedSpace& recording) {
+  std::vector<double> predicted, measured;
+  for (const auto& entry : recording.entries) {
+    if (entry.outcome.status != TrialStatus::ok || entry.cost.main <= 0) continue;
+    predicted.push_back(entry.cost.main + entry.cost.preparation);
+    measured.push_back(-entry.outcome.log_speedup);
+  }
+  return rank_correlation(predicted, measured);
 }
 
 }  // namespace quarterturn

@@ -25,6 +25,10 @@ struct ReplayResult {
 /// for more.
 ReplayResult replay(const RecordedSpace& recording, Strategy& strategy, std::size_t batch);
 
+/// How well the families' own models, which give the default where nothing was measured, order the
+/// recorded plans: rank_correlation of predicted cost and measured time.
+double model_rank_correlation(const RecordedSpace& recording);
+
 /// "learned", "predicted", "random", "exhaustive"; null for other names.
 std::unique_ptr<Strategy> strategy_by_name(std::string_view name, const Space& space,
                                            const SearchSettings& settings);

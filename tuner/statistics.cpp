@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 namespace quarterturn {
@@ -87,6 +88,39 @@ double median_upper_bound(std::span<const double> samples, double error) {
   std::vector<double> negated(samples.begin(), samples.end());
   for (double& value : negated) value = -value;
   return -median_lower_bound(negated, error);
+}
+
+namespace {
+
+// From 0 on; equal values share the mean of theirs.
+std::vector<double> ranks_of(std::span<const double> values) {
+  std::vector<std::size_t> order(values.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return values[a] < values[b]; });
+  std::vector<double> out(values.size());
+  for (std::size_t first = 0; first < order.size();) {
+    std::size_t end = first;
+    while (end < order.size() && values[order[end]] == values[order[first]]) ++end;
+    for (std::size_t i = first; i < end; ++i)
+      out[order[i]] = 0.5 * static_cast<double>(first + end - 1);
+    first = end;
+  }
+  return out;
+}
+
+}  // namespace
+
+double rank_correlation(std::span<const double> a, std::span<const double> b) {
+  const auto x = ranks_of(a), y = ranks_of(b);
+  const double middle = 0.5 * (static_cast<double>(x.size()) - 1);
+  double both = 0, xs = 0, ys = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    both += (x[i] - middle) * (y[i] - middle);
+    xs += (x[i] - middle) * (x[i] - middle);
+    ys += (y[i] - middle) * (y[i] - middle);
+  }
+  return xs > 0 && ys > 0 ? both / std::sqrt(xs * ys) : 0;
 }
 
 }  // namespace quarterturn

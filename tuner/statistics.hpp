@@ -27,4 +27,8 @@ double median_lower_bound(std::span<const double> samples, double error);
 /// A bound for the other side, likewise.
 double median_upper_bound(std::span<const double> samples, double error);
 
+/// Spearman's: the correlation of ranks, ties at their mean rank; 0 where one side has no spread.
+/// Both have the same size.
+double rank_correlation(std::span<const double> a, std::span<const double> b);
+
 }  // namespace quarterturn

@@ -109,6 +109,15 @@ TEST_CASE("learning beats chance, also through noise") {
   CHECK(learned < random);
 }
 
+TEST_CASE("the families' models order plans of an H200 as it does, more or less") {
+  for (const auto& file : files()) {
+    const auto recorded = read(file);
+    if (!is_quiet(recorded)) continue;
+    CAPTURE(file);
+    CHECK(model_rank_correlation(recorded) > 0.6);
+  }
+}
+
 TEST_CASE("an exhaustive replay misses nothing and compiles everything") {
   const auto recorded = read(files().front());
   const auto all = exhaustive(space_of(recorded));

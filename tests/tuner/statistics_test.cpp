@@ -78,3 +78,14 @@ TEST_CASE("random numbers: streams can be entered anywhere, shuffles are permuta
   }
   for (const int count : sum) CHECK(std::abs(count - 1000) < 150);
 }
+
+TEST_CASE("rank correlation") {
+  const double a[] = {3, 1, 2, 40}, same[] = {30, 10, 20, 31}, other[] = {-3, -1, -2, -40};
+  CHECK(rank_correlation(a, same) == doctest::Approx(1));
+  CHECK(rank_correlation(a, other) == doctest::Approx(-1));
+  // Spearman's textbook case with a tie: ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4.
+  const double tied[] = {1, 2, 2, 9}, steady[] = {1, 2, 3, 4};
+  CHECK(rank_correlation(tied, steady) == doctest::Approx(0.948683));
+  const double flat[] = {5, 5, 5, 5};
+  CHECK(rank_correlation(a, flat) == 0);
+}
