@@ -134,6 +134,7 @@ struct Fleet::Child {
   std::optional<FleetKind> kind;
   std::optional<std::vector<Item>> missed;  ///< what its kind is to tune
   double started = 0;
+  bool ended = false;  ///< for its silence
   Group* group = nullptr;
   std::deque<std::size_t> assigned;  ///< not answered yet
   std::string doing;
@@ -210,6 +211,7 @@ void Fleet::start(Child& child) {
   child.out_buffer.clear();
   child.kind.reset();
   child.started = clock_.now();
+  child.ended = false;
   child.busy = false;
 }
 
@@ -238,10 +240,12 @@ bool Fleet::greet() {
 // A process that hangs before it says what it is would be waited for without end.
 void Fleet::end_silent() {
   for (auto& child : children_) {
-    if (!child->alive() || child->kind || clock_.now() < child->started + options_.greeting_limit)
+    if (!child->alive() || child->kind || child->ended ||
+        clock_.now() < child->started + options_.greeting_limit)
       continue;
     options_.say(child->device.name,
                  fmt::format("does not answer for {} s; it is ended", options_.greeting_limit));
+    child->ended = true;
     child->restarts = kRestarts;
     kill(child->pid, SIGKILL);
   }

@@ -55,7 +55,7 @@ TEST_CASE("QTURN_DISABLE takes families and back ends out, and names what it doe
   CHECK(said(home.run({"explain", "--shape", "4x96x128"}),
              "no family or back end is called 'cpu_gem'"));
   home.unset("QTURN_BACKEND");
-  home.set("QTURN_DISABLE", "cpu:cuda");
+  home.set("QTURN_DISABLE", "cpu:cuda:hip");
   const auto nothing = home.run({"explain", "--shape", "4x96x128"});
   CHECK(nothing.code == 3);
   CHECK_MESSAGE(said(nothing, "every back end is disabled"), nothing.err);
