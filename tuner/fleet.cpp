@@ -15,96 +15,20 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "tuner/missed.hpp"
+#include "tuner/fleet_lines.hpp"
 
 namespace quarterturn {
 namespace {
 
 using Json = nlohmann::json;
+using fleet_lines::json_of;
+using fleet_lines::tuned_of;
+using fleet_lines::write_all;
 
 constexpr double kEndSeconds = 60;  // for a process to end by itself
 constexpr int kMostAttempts = 2;    // processes that a problem may take with it
 constexpr int kRestarts = 2;
 constexpr std::size_t kMostTogether = 8;  // problems a request
-constexpr double kProgressSeconds = 0.5;
-
-Json json_of(const Item& item) {
-  return {{"problem", item.problem.key()}, {"layers", item.layers}, {"calls", item.calls}};
-}
-
-Json json_of(const std::vector<Item>& items) {
-  Json out = Json::array();
-  for (const auto& item : items) out.push_back(json_of(item));
-  return out;
-}
-
-Result<Item> item_of(const Json& from) {
-  auto problem = parse_problem(from.at("problem").get<std::string>());
-  if (!problem.ok()) return problem.status();
-  return Item{from.at("layers").get<std::string>(), std::move(*problem),
-              from.at("calls").get<std::int64_t>()};
-}
-
-Result<std::vector<Item>> items_of(const Json& from) {
-  std::vector<Item> out;
-  for (const auto& row : from) {
-    auto item = item_of(row);
-    if (!item.ok()) return item.status();
-    out.push_back(std::move(*item));
-  }
-  return out;
-}
-
-// What a session says of one problem, but for the problem itself and where its time went.
-Json json_of(const Tuned& t) {
-  return {{"answer", static_cast<int>(t.answer)},
-          {"code", static_cast<int>(t.status.code())},
-          {"message", t.status.message()},
-          {"plan", t.plan},
-          {"speedup", t.speedup},
-          {"low", t.low},
-          {"high", t.high},
-          {"noise", t.noise},
-          {"median", t.median_seconds},
-          {"tried", t.tried},
-          {"failed", t.failed},
-          {"compiled", t.compiled},
-          {"seconds", t.seconds},
-          {"first_failure", t.first_failure},
-          {"reason", t.reason}};
-}
-
-Tuned tuned_of(const Item& item, const Json& from) {
-  Tuned t;
-  t.item = item;
-  t.answer = static_cast<Tuned::Answer>(
-      std::clamp(from.at("answer").get<int>(), 0, static_cast<int>(Tuned::Answer::failed)));
-  if (const auto code = from.at("code").get<int>(); code != 0)
-    t.status = Status(static_cast<Code>(code), from.at("message").get<std::string>());
-  from.at("plan").get_to(t.plan);
-  from.at("speedup").get_to(t.speedup);
-  from.at("low").get_to(t.low);
-  from.at("high").get_to(t.high);
-  from.at("noise").get_to(t.noise);
-  from.at("median").get_to(t.median_seconds);
-  from.at("tried").get_to(t.tried);
-  from.at("failed").get_to(t.failed);
-  from.at("compiled").get_to(t.compiled);
-  from.at("seconds").get_to(t.seconds);
-  from.at("first_failure").get_to(t.first_failure);
-  from.at("reason").get_to(t.reason);
-  return t;
-}
-
-bool write_all(int fd, const std::string& text) {
-  for (std::size_t at = 0; at < text.size();) {
-    const auto n = ::write(fd, text.data() + at, text.size() - at);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    at += static_cast<std::size_t>(n);
-  }
-  return true;
-}
 
 std::string ending_of(int status) {
   if (WIFSIGNALED(status))
@@ -300,7 +224,7 @@ void Fleet::take(Child& child, const Json& line) {
     child.kind = FleetKind{line["device"].at("target").get<std::string>(),
                            line["device"].at("class").get<std::string>()};
     if (line.contains("missed")) {
-      auto missed = quarterturn::items_of(line["missed"]);
+      auto missed = fleet_lines::items_of(line["missed"]);
       if (missed.ok()) child.missed = std::move(*missed);
     }
   } else if (line.contains("progress") && child.group && changed_) {
@@ -547,85 +471,6 @@ Result<std::vector<Fleet::KindEstimate>> Fleet::estimate(const std::vector<Item>
     out.push_back(std::move(one));
   }
   return out;
-}
-
-int serve_fleet(Context& context, const SessionOptions& options,
-                const std::optional<std::vector<Item>>& missed, int in, int out) {
-  const auto say = [out](const Json& line) { return write_all(out, line.dump() + "\n"); };
-  Json greeting{{"device",
-                 {{"target", context.env().target},
-                  {"class", context.env().performance_class},
-                  {"name", context.backend().device().name}}}};
-  if (missed) greeting["missed"] = json_of(*missed);
-  say(greeting);
-  std::string buffer;
-  SteadyClock clock;
-  for (;;) {
-    if (options.interrupted && options.interrupted()) return 130;
-    const auto end = buffer.find('\n');
-    if (end == std::string::npos) {
-      char bytes[16384];
-      const auto n = ::read(in, bytes, sizeof bytes);
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) return 0;
-      buffer.append(bytes, static_cast<std::size_t>(n));
-      continue;
-    }
-    const auto request = Json::parse(buffer.substr(0, end), nullptr, false);
-    buffer.erase(0, end + 1);
-    if (!request.is_object()) return 2;
-    const auto* const kind = request.contains("run")      ? "run"
-                             : request.contains("settle") ? "settle"
-                                                          : "estimate";
-    if (!request.contains(kind)) return 2;
-    const auto given = items_of(request[kind]);
-    if (!given.ok()) return 2;
-    const auto& items = *given;
-    auto settings = options;
-    settings.time_limit = request.value("time_limit", 0.0);
-    // Everything is decided by now.
-    const bool settles = request.contains("settle");
-    if (settles) settings.cached = Cached::reused;
-    Session session(context, settings);
-    if (settles) {
-      Json rows = Json::array();
-      for (const auto& tuned : session.run(items, {}, {})) rows.push_back(json_of(tuned));
-      if (rows.size() == items.size()) say({{"settled", rows}});
-      say({{"done", true}});
-      continue;
-    }
-    if (!request.contains("run")) {
-      const auto estimates = session.estimate(items);
-      Json rows = Json::array();
-      if (!estimates.ok()) return 1;
-      for (const auto& e : *estimates)
-        rows.push_back({{"decided", e.decided},
-                        {"space", e.space},
-                        {"candidates", e.candidates},
-                        {"seconds", e.seconds},
-                        {"bytes", e.bytes}});
-      say({{"estimates", rows}});
-      continue;
-    }
-    double said = -1e9;
-    session.run(
-        items,
-        [&](const Progress& p) {
-          if (clock.now() < said + kProgressSeconds) return;
-          said = clock.now();
-          say({{"progress",
-                {{"phase", static_cast<int>(p.phase)},
-                 {"name", p.name},
-                 {"tried", p.tried},
-                 {"failed", p.failed},
-                 {"best", p.best}}}});
-        },
-        [&](const Tuned& tuned) {
-          (void)clear_missed(context, tuned);  // else it would be tuned once more, no worse
-          say({{"tuned", json_of(tuned)}});
-        });
-    say({{"done", true}});
-  }
 }
 
 }  // namespace quarterturn

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,7 +12,7 @@ namespace quarterturn {
 
 struct FleetDevice {
   std::string name;                  ///< "cuda:0"
-  std::vector<std::string> command;  ///< program and arguments of its process: see serve_fleet
+  std::vector<std::string> command;  ///< program and arguments of its process: see fleet_server.hpp
 };
 
 struct FleetOptions {
@@ -39,8 +38,8 @@ class Fleet {
   Fleet& operator=(const Fleet&) = delete;
 
   /// Every item on one device of each kind, or what was missed on each kind where its processes say
-  /// so (serve_fleet). `done` is called for each as it is known, `changed` now and then with what
-  /// one device does.
+  /// so (fleet_server.hpp). `done` is called for each as it is known, `changed` now and then with
+  /// what one device does.
   std::vector<Tuned> run(
       const std::vector<Item>& items,
       const std::function<void(const std::string& device, const Progress&)>& changed,
@@ -82,10 +81,5 @@ class Fleet {
   std::function<void(const std::string&, const Progress&)> changed_;
   std::function<void(const std::string&, const Tuned&)> done_;
 };
-
-/// The other side: answers requests on `in`, one JSON object a line, until it closes. `missed` is
-/// what this kind of device is to tune instead of what the fleet was given.
-int serve_fleet(Context& context, const SessionOptions& options,
-                const std::optional<std::vector<Item>>& missed, int in, int out);
 
 }  // namespace quarterturn

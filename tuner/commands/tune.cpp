@@ -12,6 +12,7 @@
 #include "tuner/commands/interrupt.hpp"
 #include "tuner/commands/progress.hpp"
 #include "tuner/fleet.hpp"
+#include "tuner/fleet_server.hpp"
 #include "tuner/missed.hpp"
 
 namespace quarterturn {
