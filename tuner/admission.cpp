@@ -11,12 +11,12 @@
 #include <set>
 
 #include "reference/column_sums.hpp"
-#include "reference/statistics.hpp"
 #include "runtime/operand.hpp"
 #include "tuner/measure.hpp"
 #include "tuner/operand_codes.hpp"
 #include "tuner/parallel.hpp"
-#include "tuner/random.hpp"
+#include "tuner/sampling.hpp"
+#include "tuner/unbiasedness.hpp"
 
 namespace quarterturn {
 namespace {
@@ -27,8 +27,6 @@ constexpr std::size_t kMostRows = 48;  // of one case
 constexpr double kMostWork = 2e10;     // floating-point operations of the largest case
 constexpr std::int64_t kLargeOutputs = 1 << 23;
 constexpr double kAllWork = 2e8, kAllElements = 4e6;
-constexpr std::size_t kBiasRows = 4, kBiasColumns = 1024;
-constexpr double kBiasElements = 2e8;  // quantised in the unbiasedness test
 
 Status rejected(std::string reason) { return Status(Code::rejected, std::move(reason)); }
 
@@ -50,24 +48,6 @@ bool acceptable(DType type, double got, double wanted, double bound, double& err
     return std::fabs(wanted) + bound >= largest(type) && (got > 0) == (wanted > 0);
   error = std::fabs(got - wanted) / bound;
   return error <= 1;  // false for NaN
-}
-
-// Indices below `size`: both ends, the neighbourhood of multiples of 16 to 256, and random ones.
-std::vector<std::int64_t> sample(std::int64_t size, std::size_t most, std::uint64_t seed) {
-  std::set<std::int64_t> chosen;
-  if (most >= static_cast<std::size_t>(size)) {
-    for (std::int64_t i = 0; i < size; ++i) chosen.insert(i);
-  } else {
-    for (const std::int64_t i :
-         {std::int64_t{0}, size - 1, std::int64_t{1}, size - 2, std::int64_t{15}, std::int64_t{16},
-          size - 15, size - 16, size - 17, std::int64_t{31}, std::int64_t{32}, std::int64_t{127},
-          std::int64_t{128}, std::int64_t{255}, std::int64_t{256}, size / 16 * 16, size / 2})
-      if (i >= 0 && i < size && chosen.size() < most) chosen.insert(i);
-    Random random(seed);
-    while (chosen.size() < most)
-      chosen.insert(static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(size))));
-  }
-  return {chosen.begin(), chosen.end()};
 }
 
 // Adds what a range of stored rows has of the squared norms, by row or by column of the matrix.
@@ -115,10 +95,6 @@ bool same_bits(const std::vector<unsigned char>& a, const std::vector<unsigned c
   });
   return same;
 }
-
-}  // namespace
-
-namespace {
 
 void note_repeat(Certificate& certificate, bool same) {
   certificate.repeatable = same && certificate.repeatable != 0 ? 1 : 0;
@@ -219,10 +195,10 @@ Status Admission::prepare_samples(Case& one, std::int64_t columns) {
   const double quantised = static_cast<double>(s.m + s.n) * static_cast<double>(s.k);
   const bool all = operations_of(s) <= kAllWork && quantised <= kAllElements;
   const auto most = [all](std::size_t some) { return all ? std::string::npos : some; };
-  one.rows = sample(s.m, most(kMostRows), one.spec.seed);
+  one.rows = sampled(s.m, most(kMostRows), one.spec.seed);
   if (!multiplies(problem_.op)) return {};
   one.columns =
-      sample(one.instance->columns(), most(static_cast<std::size_t>(columns)), one.spec.seed + 1);
+      sampled(one.instance->columns(), most(static_cast<std::size_t>(columns)), one.spec.seed + 1);
   one.rows_of_b = one.oracle->columns_of_z(one.columns);
   const Entries entries = one.instance->entries();
   for (std::int64_t i = 0; i < entries.a; ++i) one.oracle->prepare(0, i, one.rows);
@@ -432,7 +408,7 @@ Status Admission::check_beside(Case& one, Certificate& certificate) {
   const bool turned = a.major == Major::rows;
   const std::int64_t rows = turned ? a.k : a.rows, columns = turned ? a.rows : a.k;
   for (std::int64_t batch = 0; batch < s.batch; ++batch)
-    for (const auto column : sample(columns, 4 * kMostRows, one.spec.seed + 2)) {
+    for (const auto column : sampled(columns, 4 * kMostRows, one.spec.seed + 2)) {
       std::vector<float> x;
       for (std::int64_t r = 0; r < rows; ++r)
         x.push_back(turned ? a.at(batch, column, r) : a.at(batch, r, column));
@@ -480,7 +456,7 @@ Status Admission::check_quantized_product(Case& one, const Executable& executabl
       const PackedView view{problem_.d_layout, packed->codes.data() + batch * bytes.codes,
                             packed->scales.data() + batch * bytes.scales, rows,
                             round_up(k, padding)};
-      for (const auto row : sample(rows, 4 * kMostRows, one.spec.seed)) {
+      for (const auto row : sampled(rows, 4 * kMostRows, one.spec.seed)) {
         OracleRow line;
         line.codes.assign(wanted.codes.begin() + row * wanted.k / 2,
                           wanted.codes.begin() + (row + 1) * wanted.k / 2);
@@ -511,7 +487,7 @@ Status Admission::check_quantized_result(Case& one, Certificate& certificate) {
       const PackedView view{problem_.d_layout, packed->codes.data() + batch * bytes.codes,
                             packed->scales.data() + batch * bytes.scales, rows,
                             round_up(k, padding)};
-      for (const auto row : sample(rows, 4 * kMostRows, one.spec.seed)) {
+      for (const auto row : sampled(rows, 4 * kMostRows, one.spec.seed)) {
         const auto& wanted =
             transposed ? one.oracle->transposed_row(batch, row) : one.oracle->row(0, batch, row);
         if (auto reason = compare_row(view, row, wanted); !reason.empty())
@@ -595,88 +571,6 @@ Status Admission::run_case(Case& one, const Executable& executable, Depth depth,
   return check_all(one, certificate);
 }
 
-// Stochastic rounding: the mean over many seeds against the exact value, element by element.
-Status Admission::check_bias(const Executable& executable, Certificate& certificate) {
-  for (const Step& step : executable.plan().steps) {
-    const bool is_b = step.kind == StepKind::quantize_b;
-    if (step.kind != StepKind::quantize_a && !is_b &&
-        !(step.kind == StepKind::whole && problem_.op == Op::quantize))
-      continue;
-    Problem part = step_problem(problem_, target_, executable.plan(), step.kind);
-    if (!is_stochastic(part.a_rounding) || !is_readable(part.d_layout) ||
-        part.scale_block != ScaleBlock::b1x32 || part.prologue != Prologue::none)
-      continue;
-    if (clips(part.scale_rule)) continue;  // biased by what the caller asked for
-    part.grouping = Grouping::none;        // the same rounding, group by group
-    part.groups = Extent::exactly(1);
-    auto quantizer = Executable::build(backend_, part, Plan{{{StepKind::whole, step.variant}}});
-    if (!quantizer.ok()) return quantizer.status();
-    InstanceSpec spec{part, {}, Profile::forward, Profile::weight, 5, Rows::tight, 1, 0, false, {}};
-    const auto some = [](const Extent& e) { return std::clamp<std::int64_t>(32, e.lo, e.hi); };
-    spec.sizes = {
-        some(part.m), 0,
-        part.k.is_static() ? part.k.lo : std::clamp<std::int64_t>(64, part.k.lo, part.k.hi), 1};
-    if (spec.sizes.m == 0 || spec.sizes.k == 0) continue;
-    auto instance = Instance::make(backend_, spec);
-    if (!instance.ok()) return instance.status();
-    auto args = (*instance)->arguments(**quantizer);
-    if (!args.ok()) return args.status();
-    args->operand = is_b ? 1 : 0;
-    const bool transposed = part.copies == Copies::columns;
-    const std::int64_t rows = transposed ? spec.sizes.k : spec.sizes.m,
-                       k = transposed ? spec.sizes.m : spec.sizes.k;
-    const std::int64_t padded = round_up(k, padding_unit(part));
-    const auto chosen = sample(rows, kBiasRows, 3);
-    const auto columns = static_cast<std::size_t>(std::min<std::int64_t>(padded, kBiasColumns));
-    std::vector<double> sums(chosen.size() * columns);
-    const auto draws = static_cast<std::int64_t>(std::clamp(
-        kBiasElements / (static_cast<double>(rows) * static_cast<double>(k)), 32.0, 512.0));
-    for (std::int64_t draw = 0; draw < draws; ++draw) {
-      args->noise_seed = Random::at(77, static_cast<std::uint64_t>(draw));
-      if (auto status = (*quantizer)->run(*args, nullptr); !status.ok()) return status;
-      if (auto status = backend_.synchronize(); !status.ok()) return status;
-      auto packed = (*instance)->packed(0);
-      if (!packed.ok()) return packed.status();
-      const PackedView view{part.d_layout, packed->codes.data(), packed->scales.data(), rows,
-                            padded};
-      for (std::size_t r = 0; r < chosen.size(); ++r) {
-        const auto values = decode_row(view, chosen[r]);
-        for (std::size_t i = 0; i < columns; ++i) sums[r * columns + i] += values[i];
-      }
-    }
-    reference::BiasTest test(draws);
-    const auto reference = reference_spec(part, is_b ? 1 : 0);
-    for (std::size_t r = 0; r < chosen.size(); ++r) {
-      std::vector<float> row(static_cast<std::size_t>(padded));
-      for (std::int64_t i = 0; i < k; ++i)
-        row[static_cast<std::size_t>(i)] = transposed ? (*instance)->a().at(0, i, chosen[r])
-                                                      : (*instance)->a().at(0, chosen[r], i);
-      reference::rotate_row(row, reference);
-      for (std::size_t i = 0; i < columns; ++i) {
-        const std::span<const float> block(row.data() + i / 32 * 32, 32);
-        if (std::all_of(block.begin(), block.end(), [](float v) { return v == 0; })) continue;
-        const double scale = std::ldexp(1.0, reference::scale_byte(block, reference.rule) - 127);
-        const float value = reference.rule == reference::ScaleRule::ts34 ? row[i] * 0.75f : row[i];
-        const double a = value / scale, magnitude = std::fabs(a),
-                     step_size = magnitude < 2   ? 0.5
-                                 : magnitude < 4 ? 1
-                                                 : 2;
-        double low = std::floor(magnitude / step_size) * step_size,
-               high = low + (low == magnitude ? 0 : step_size);
-        if (a < 0) std::swap(low *= -1, high *= -1);
-        test.add(a, low, high, sums[r * columns + i] / static_cast<double>(draws));
-      }
-    }
-    certificate.bias_z = std::max(certificate.bias_z, test.worst_z());
-    if (!test.unbiased())
-      return rejected(fmt::format(
-          "{}: stochastic rounding is biased: over {} seeds an element is off by {:.1f} standard "
-          "deviations, all by {:.1f} on average",
-          step_name(step.kind), draws, test.worst_z(), test.mean_z()));
-  }
-  return {};
-}
-
 Instance* Admission::first_instance() const {
   return cases_.empty() ? nullptr : cases_.front()->instance.get();
 }
@@ -700,7 +594,7 @@ Verdict Admission::admit(const Executable& executable, Depth depth) {
     // Sampled: the rest, among it what leaves every window and takes long, when all is read.
     if (!out.certificate.whole) return out;
   }
-  out.status = check_bias(executable, out.certificate);
+  out.status = check_unbiased(backend_, problem_, executable.plan(), out.certificate.bias_z);
   if (!out.status.ok()) return out;
   if (out.certificate.outputs == 0)
     out.status = Status(Code::internal, "nothing was compared: the problem leaves no sizes to try");

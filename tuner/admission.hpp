@@ -72,7 +72,6 @@ class Admission {
   Status check_beside(Case& one, Certificate& certificate);
   Status check_quantized_product(Case& one, const Executable& executable, Certificate& certificate);
   Status check_quantized_result(Case& one, Certificate& certificate);
-  Status check_bias(const Executable& executable, Certificate& certificate);
 
   Backend& backend_;
   Problem problem_;
