@@ -12,6 +12,7 @@
 #include "runtime/executable.hpp"
 #include "tuner/inputs.hpp"
 #include "tuner/memory.hpp"
+#include "tuner/preparation.hpp"
 
 namespace quarterturn {
 
@@ -52,8 +53,6 @@ struct Outputs {
   std::int64_t size() const { return static_cast<std::int64_t>(bytes.size()) / bytes_of(type); }
   float at(std::int64_t i) const { return load_element(type, bytes.data() + i * bytes_of(type)); }
 };
-
-struct Preparation;
 
 class Instance {
  public:
@@ -169,21 +168,5 @@ struct InstanceKeys {
                                                  0x2b4a9913u, 0xe5d06f88u, 0x73b812ceu,
                                                  0x0c9aa551u, 0xd61f3e07u};
 };
-
-/// The problem of quantising an operand of `problem` into a layout, from `type`; what `prepare` of
-/// a weight solves.
-Problem quantize_problem(const Problem& problem, std::uint32_t which, DType type, Layout layout);
-
-/// One of the steps by which an operand that `problem` takes quantised is brought into a layout
-/// here: quantised into it, or where nothing does that into layout plain and packed from there.
-struct Preparation {
-  Problem problem;
-  Plan plan;
-};
-Result<std::vector<Preparation>> preparation_of(const Problem& problem, const Target& target,
-                                                std::uint32_t which, Layout layout);
-
-/// The type that a quantised operand is made from here.
-DType source_type(DType type);
 
 }  // namespace quarterturn
