@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <mutex>
 
 #include "runtime/cpu/features.hpp"
@@ -16,6 +15,7 @@
 #include "runtime/cpu/kernel.hpp"
 #include "runtime/cpu/prebuilt.hpp"
 #include "runtime/cpu/thread_pool.hpp"
+#include "runtime/stored_code.hpp"
 
 namespace quarterturn::cpu {
 namespace {
@@ -62,7 +62,7 @@ class WallClock final : public Stopwatch {
 class CpuBackend final : public Backend {
  public:
   CpuBackend(std::shared_ptr<CodeStore> store, const BackendOptions& options, DeviceInfo device)
-      : store_(std::move(store)),
+      : code_(std::move(store), "so"),
         options_(options),
         device_(std::move(device)),
         pool_(device_.units) {}
@@ -88,15 +88,16 @@ class CpuBackend final : public Backend {
     if (!flat.ok()) return flat.status();
     auto digest = source_digest(source, device_.target);
     if (!digest.ok()) return digest.status();
-    if (!store_) return no_compiler_;
+    if (!code_.has_store()) return no_compiler_;
     return compiler_ ? build(source, *flat, hex(*digest)) : find_stored(hex(*digest));
   }
 
   bool has_code(const Source& source) override {
     const auto digest = source_digest(source, device_.target);
-    if (!digest.ok() || !store_) return false;
-    if (!compiler_) return find_stored(hex(*digest)).ok();
-    return store_->find(code_key(hex(*digest), compiler_->identity())).has_value();
+    if (!digest.ok()) return false;
+    const auto found =
+        compiler_ ? code_.find(hex(*digest), compiler_->identity()) : code_.find_any(hex(*digest));
+    return found.has_value();
   }
 
   Result<std::shared_ptr<const Kernel>> load(const Binary& binary, const Source& source) override {
@@ -106,7 +107,7 @@ class CpuBackend final : public Backend {
     // What was stored is not what this machine takes: build it anew, once.
     auto digest = source_digest(source, device_.target);
     if (!digest.ok()) return digest.status();
-    store_->remove(code_key(hex(*digest), compiler_->identity()));
+    code_.remove(hex(*digest), compiler_->identity());
     auto fresh = compile(source);
     return fresh.ok() ? open_object(*fresh, source.entry) : kernel;
   }
@@ -170,32 +171,12 @@ class CpuBackend final : public Backend {
         std::make_shared<LoadedKernel>(object, reinterpret_cast<LoadedKernel::Entry>(entry)));
   }
 
-  static CodeKey code_key(const std::string& digest, const std::string& compiler) {
-    return {fmt::format("source={}\ncompiler={}", digest, compiler), "so"};
-  }
-  // Names the code of a source by whatever compiler made it last, for hosts that have none now.
-  static CodeKey pointer_key(const std::string& digest) {
-    return {fmt::format("source={}\nany compiler", digest), "txt"};
-  }
-
-  static Binary binary_of(CodeEntry entry) {
-    Binary out;
-    out.path = std::move(entry.path);
-    out.key = entry.key;
-    out.log = std::move(entry.info.log);
-    out.target = std::move(entry.info.target);
-    out.compile_ms = entry.info.compile_ms;
-    out.cached = entry.origin != CodeOrigin::built;
-    return out;
-  }
-
   Result<Binary> build(const Source& source, const std::string& text, const std::string& digest) {
     {
       const std::lock_guard lock(mutex_);
       if (!no_compiler_.ok()) return find_stored(digest);
     }
-    const CodeKey key = code_key(digest, compiler_->identity());
-    auto entry = store_->get_or_build(key, [&](const std::string& output) -> Result<CodeInfo> {
+    const auto compile = [&](const std::string& output) -> Result<CodeInfo> {
       namespace fs = std::filesystem;
       Compilation done;
       const auto folder = fs::path(output).parent_path().string();
@@ -213,7 +194,8 @@ class CpuBackend final : public Backend {
       info.log = done.log;
       info.compile_ms = done.milliseconds;
       return info;
-    });
+    };
+    auto entry = code_.get_or_build(digest, compiler_->identity(), compile);
     if (!entry.ok()) {
       if (entry.status().code() == Code::no_compiler) {
         const std::lock_guard lock(mutex_);
@@ -221,52 +203,24 @@ class CpuBackend final : public Backend {
       }
       return entry.status();
     }
-    if (entry->origin == CodeOrigin::built) remember(digest, key.text);
     return binary_of(std::move(*entry));
   }
 
-  void remember(const std::string& digest, const std::string& key_text) {
-    const CodeKey pointer = pointer_key(digest);
-    if (const auto old = store_->find(pointer)) {
-      const auto text = CodeStore::read_code(*old);
-      if (text.ok() && *text == key_text) return;
-      store_->remove(pointer);
-    }
-    // Failing to write it costs hosts without a compiler a slower kernel, nothing else.
-    (void)store_->get_or_build(pointer, [&](const std::string& output) -> Result<CodeInfo> {
-      std::ofstream out(output, std::ios::binary);
-      out << key_text;
-      out.close();
-      if (!out) return Status(Code::io_error, fmt::format("cannot write {}", output));
-      CodeInfo info;
-      info.target = device_.target.key();
-      return info;
-    });
-  }
-
-  Result<Binary> find_stored(const std::string& digest) {
-    if (const auto pointer = store_->find(pointer_key(digest)))
-      if (const auto text = CodeStore::read_code(*pointer); text.ok())
-        if (auto entry = store_->find({*text, "so"})) return binary_of(std::move(*entry));
-    return no_compiler_;
+  Result<Binary> find_stored(const std::string& digest) const {
+    auto entry = code_.find_any(digest);
+    if (!entry) return no_compiler_;
+    return binary_of(std::move(*entry));
   }
 
   void dump(const Source& source, const std::string& text, const std::string& digest,
             const Compilation& done) const {
-    if (options_.dump.empty()) return;
-    std::error_code ignored;
-    std::filesystem::create_directories(options_.dump, ignored);
-    const auto write = [&](const char* extension, const std::string& what) {
-      std::ofstream(fmt::format("{}/{}.{}", options_.dump, digest.substr(0, 16), extension))
-          << what;
-    };
-    write("source.cpp", source.text);
-    write("cpp", text);
-    write("command", done.command + "\n");
-    write("log", done.log);
+    dump_text(options_.dump, digest, "source.cpp", source.text);
+    dump_text(options_.dump, digest, "cpp", text);
+    dump_text(options_.dump, digest, "command", done.command + "\n");
+    dump_text(options_.dump, digest, "log", done.log);
   }
 
-  std::shared_ptr<CodeStore> store_;
+  StoredCode code_;
   BackendOptions options_;
   DeviceInfo device_;
   Target machine_;

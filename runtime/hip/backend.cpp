@@ -6,12 +6,12 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 
 #include "runtime/hip/kernel.hpp"
 #include "runtime/hip/scopes.hpp"
 #include "runtime/hip/timing.hpp"
+#include "runtime/stored_code.hpp"
 
 namespace quarterturn::hip {
 namespace {
@@ -26,7 +26,7 @@ thread_local int device_before = 0;
 class HipBackend final : public Backend {
  public:
   HipBackend(std::shared_ptr<CodeStore> store, BackendOptions options)
-      : store_(std::move(store)), options_(std::move(options)) {}
+      : code_(std::move(store), "hsaco"), options_(std::move(options)) {}
 
   Status open() {
     if (!options_.target.empty()) {
@@ -51,36 +51,35 @@ class HipBackend final : public Backend {
     if (!flat.ok()) return flat.status();
     auto digest = source_digest(source, device_.target);
     if (!digest.ok()) return digest.status();
-    if (!store_) return no_compiler_;
+    if (!code_.has_store()) return no_compiler_;
     if (!compiler_) {
-      auto stored = find_stored(hex(*digest));
+      auto stored = code_.find_any(hex(*digest));
       if (!stored) return no_compiler_;
       return admit(std::move(*stored));
     }
-    const CodeKey key = code_key(hex(*digest));
-    auto entry = store_->get_or_build(
-        key, [&](const std::string& output) { return build(source, *flat, *digest, output); });
+    auto entry = code_.get_or_build(
+        hex(*digest), compiler_->identity(),
+        [&](const std::string& path) { return build(source, *flat, hex(*digest), path); });
     if (!entry.ok()) return entry.status();
-    if (entry->origin == CodeOrigin::built) remember(hex(*digest), key.text);
     return admit(std::move(*entry));
   }
 
   bool has_code(const Source& source) override {
     const auto digest = source_digest(source, device_.target);
-    if (!digest.ok() || !store_) return false;
-    if (!compiler_) return find_stored(hex(*digest)).has_value();
-    return store_->find(code_key(hex(*digest))).has_value();
+    if (!digest.ok()) return false;
+    const auto found =
+        compiler_ ? code_.find(hex(*digest), compiler_->identity()) : code_.find_any(hex(*digest));
+    return found.has_value();
   }
 
   Result<std::shared_ptr<const Kernel>> load(const Binary& binary, const Source& source) override {
     if (!unavailable_.ok()) return unavailable_;
     if (auto status = refuse_capture(); !status.ok()) return status;
-    std::ifstream in(binary.path, std::ios::binary);
-    std::string code((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-    if (code.empty()) return Status(Code::io_error, fmt::format("{} cannot be read", binary.path));
+    const auto code = read_binary(binary);
+    if (!code.ok()) return code.status();
     const DeviceScope scope(*api_, device_.ordinal);
     const RelaxedScope relaxed(*api_);
-    return LoadedKernel::load(*api_, device_.ordinal, code, source);
+    return LoadedKernel::load(*api_, device_.ordinal, *code, source);
   }
 
   Result<PrebuiltKernel> prebuilt(const Problem&, const Variant&) override {
@@ -227,40 +226,6 @@ class HipBackend final : public Backend {
     return {};
   }
 
-  CodeKey code_key(const std::string& digest) const {
-    return {fmt::format("source={}\ncompiler={}", digest, compiler_->identity()), "hsaco"};
-  }
-  // Names the code of a source by whatever compiler made it last, for hosts that have none now.
-  static CodeKey pointer_key(const std::string& digest) {
-    return {fmt::format("source={}\nany compiler", digest), "txt"};
-  }
-
-  std::optional<CodeEntry> find_stored(const std::string& digest) {
-    if (const auto pointer = store_->find(pointer_key(digest)))
-      if (const auto text = CodeStore::read_code(*pointer); text.ok())
-        return store_->find({*text, "hsaco"});
-    return std::nullopt;
-  }
-
-  void remember(const std::string& digest, const std::string& key_text) {
-    const CodeKey pointer = pointer_key(digest);
-    if (const auto old = store_->find(pointer)) {
-      const auto text = CodeStore::read_code(*old);
-      if (text.ok() && *text == key_text) return;
-      store_->remove(pointer);
-    }
-    // Failing to write it costs hosts without a compiler this code, nothing else.
-    (void)store_->get_or_build(pointer, [&](const std::string& output) -> Result<CodeInfo> {
-      std::ofstream out(output, std::ios::binary);
-      out << key_text;
-      out.close();
-      if (!out) return Status(Code::io_error, fmt::format("cannot write {}", output));
-      CodeInfo info;
-      info.target = device_.target.key();
-      return info;
-    });
-  }
-
   void find_compiler() {
     if (options_.jit == Jit::off) {
       no_compiler_ =
@@ -277,18 +242,15 @@ class HipBackend final : public Backend {
     device_.compiler = compiler_->identity();
   }
 
-  Result<CodeInfo> build(const Source& source, const std::string& text, const Digest& digest,
-                         const std::string& output) const {
+  Result<CodeInfo> build(const Source& source, const std::string& text, const std::string& digest,
+                         const std::string& path) const {
     namespace fs = std::filesystem;
     const auto begin = std::chrono::steady_clock::now();
     auto compiled = compiler_->compile(text, source.entry, device_.target, source.flags,
-                                       fs::path(output).parent_path().string());
-    dump(source, text, hex(digest), compiled.ok() ? compiled->log : compiled.status().message());
+                                       fs::path(path).parent_path().string());
+    dump(source, text, digest, compiled.ok() ? compiled->log : compiled.status().message());
     if (!compiled.ok()) return compiled.status();
-    std::ofstream out(output, std::ios::binary);
-    out.write(compiled->code.data(), static_cast<std::streamsize>(compiled->code.size()));
-    out.close();
-    if (!out) return Status(Code::io_error, fmt::format("cannot write {}", output));
+    if (auto status = write_binary(path, compiled->code); !status.ok()) return status;
     CodeInfo info;
     info.target = device_.target.key();
     info.compiler = compiler_->identity();
@@ -311,31 +273,17 @@ class HipBackend final : public Backend {
                     fmt::format("a lane needs {} bytes of scratch memory for spilled registers; at "
                                 "most {} are accepted",
                                 entry.info.spills, kMostScratchBytes));
-    Binary out;
-    out.path = std::move(entry.path);
-    out.key = entry.key;
-    out.log = std::move(entry.info.log);
-    out.target = std::move(entry.info.target);
-    out.compile_ms = entry.info.compile_ms;
-    out.registers = entry.info.registers;
-    out.spills = entry.info.spills;
-    out.shared_bytes = entry.info.shared_bytes;
-    out.cached = entry.origin != CodeOrigin::built;
-    return out;
+    return binary_of(std::move(entry));
   }
 
   void dump(const Source& source, const std::string& text, const std::string& digest,
             const std::string& log) const {
-    if (options_.dump.empty()) return;
-    std::error_code ignored;
-    std::filesystem::create_directories(options_.dump, ignored);
-    const auto base = fmt::format("{}/{}", options_.dump, digest.substr(0, 16));
-    std::ofstream(base + ".source.hip") << source.text;
-    std::ofstream(base + ".hip") << text;
-    std::ofstream(base + ".log") << log;
+    dump_text(options_.dump, digest, "source.hip", source.text);
+    dump_text(options_.dump, digest, "hip", text);
+    dump_text(options_.dump, digest, "log", log);
   }
 
-  std::shared_ptr<CodeStore> store_;
+  StoredCode code_;
   BackendOptions options_;
   DeviceInfo device_;
   const RuntimeApi* api_ = nullptr;
