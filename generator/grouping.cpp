@@ -109,6 +109,14 @@ std::int64_t most_tiles_down(const Problem& p, std::int64_t m, std::int64_t batc
   return tiles + std::min(groups, m) - (m > 0 ? 1 : 0);
 }
 
+std::array<std::uint32_t, 3> tile_grid(const Problem& p, const qt_args& args, std::int64_t tile_m,
+                                       std::int64_t tile_n) {
+  const bool even = p.grouping == Grouping::none || p.grouping == Grouping::k_grouped;
+  const auto down = most_tiles_down(p, args.m, even ? 1 : args.batch, args.groups, tile_m);
+  return {static_cast<std::uint32_t>(down * ceil_div(args.n, tile_n)), 1,
+          static_cast<std::uint32_t>(even ? args.batch : 1)};
+}
+
 double likely_tiles_down(const Problem& p, std::int64_t rows) {
   const auto m = std::max<std::int64_t>(p.m.hi, 1);
   const auto groups = p.groups.hi;

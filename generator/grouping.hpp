@@ -2,10 +2,12 @@
 // contraction over groups of tokens is, and so how many bytes a quantised copy takes.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "generator/layout.hpp"
 #include "generator/problem.hpp"
+#include "templates/args.h"
 
 namespace quarterturn {
 
@@ -41,6 +43,11 @@ double likely_tiles_down(const Problem& problem, std::int64_t rows);
 
 /// Elements of K in each of the largest call's products, likewise.
 std::int64_t likely_k(const Problem& problem);
+
+/// A block for each tile of all products, as TileWalk::find_of_block numbers them: products of one
+/// size lie along z, others below each other.
+std::array<std::uint32_t, 3> tile_grid(const Problem& problem, const qt_args& args,
+                                       std::int64_t tile_m, std::int64_t tile_n);
 
 /// Whether a call writes nothing: D has no elements. A column copy of no tokens still has a unit of
 /// zero blocks for each group.

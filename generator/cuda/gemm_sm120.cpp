@@ -102,12 +102,7 @@ class GemmSm120 final : public Family {
   Launch launch(const Problem& p, const Variant& v, const qt_args& args,
                 std::int64_t) const override {
     Launch launch;
-    // Products of one size lie along z (TileWalk::find_of_block).
-    const bool even = p.grouping == Grouping::none || p.grouping == Grouping::k_grouped;
-    const auto down =
-        most_tiles_down(p, args.m, even ? 1 : args.batch, args.groups, v.value("tile_m"));
-    launch.grid = {static_cast<std::uint32_t>(down * ceil_div(args.n, v.value("tile_n"))), 1,
-                   static_cast<std::uint32_t>(even ? args.batch : 1)};
+    launch.grid = tile_grid(p, args, v.value("tile_m"), v.value("tile_n"));
     launch.block = {static_cast<std::uint32_t>(v.value("warps") * 32), 1, 1};
     launch.shared_bytes = shared_bytes(p, v);
     return launch;

@@ -151,11 +151,7 @@ class GemmMfmaScale final : public Family {
                 std::int64_t) const override {
     const Shares shares(v);
     Launch out;
-    // Products of one size lie along z (TileWalk::find_of_block).
-    const bool even = p.grouping == Grouping::none || p.grouping == Grouping::k_grouped;
-    const auto down = most_tiles_down(p, args.m, even ? 1 : args.batch, args.groups, shares.tile_m);
-    out.grid = {static_cast<std::uint32_t>(down * ceil_div(args.n, shares.tile_n)), 1,
-                static_cast<std::uint32_t>(even ? args.batch : 1)};
+    out.grid = tile_grid(p, args, shares.tile_m, shares.tile_n);
     out.block = {static_cast<std::uint32_t>(kThreads), 1, 1};
     out.shared_bytes = v.value("stages") * shares.stage_bytes();
     return out;

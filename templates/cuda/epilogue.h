@@ -60,6 +60,28 @@ QT_FN i64 value_column(i64 output, i64 n) {
   return epilogue == Epilogue::swiglu_split ? n / 2 + output : 2 * output + 1;
 }
 
+/// Tile rows of B whose products one thread gets as a SwiGLU's gate and value: of the `part`
+/// columns that a warp computes the first half are gates from `first` on, the second their values.
+/// Without pairs, rows in order.
+template <class Config, u32 part>
+struct PairedRows {
+  static constexpr bool paired = is_gated(Config::epilogue);
+  i64 first, n;
+  QT_FN PairedRows(i64 column0, i64 all) : first(paired ? column0 / 2 : column0), n(all) {}
+  /// The output of z that a pair's tile row belongs to.
+  QT_FN i64 output(u32 row) const {
+    return first + row / part * (part / 2) + row % part % (part / 2);
+  }
+  /// n where there is none.
+  QT_FN i64 operator()(u32 row) const {
+    if constexpr (!paired) return first + row;
+    const i64 o = output(row);
+    if (o >= n / 2) return n;
+    return row % part < part / 2 ? gate_column<Config::epilogue>(o)
+                                 : value_column<Config::epilogue>(o, n);
+  }
+};
+
 /// Everything that becomes of z at (row, column), one element at a time; not for SwiGLU.
 template <class Config>
 QT_FN void finish_element(const qt_args& args, const Destination& d, i64 row, i64 column, float z) {

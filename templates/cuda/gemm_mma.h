@@ -138,26 +138,8 @@ QT_FN void fetch_wide(const qt_tensor& t, i64 first, i64 all_rows, i64 k0, i64 k
   }
 }
 
-/// Tile rows of B whose products one thread gets as a SwiGLU's gate and value: of a warp's columns
-/// the first half are gates from `first` on, the second their values.
 template <class Config>
-struct RowsOfB {
-  static constexpr u32 warp_n = Config::tile_n / Config::warps_n;
-  static constexpr bool paired = is_gated(Config::epilogue);
-  i64 first, n;
-  QT_FN RowsOfB(i64 column0, i64 all) : first(paired ? column0 / 2 : column0), n(all) {}
-  /// The output of z that a pair's tile row belongs to.
-  QT_FN i64 output(u32 row) const {
-    return first + row / warp_n * (warp_n / 2) + row % warp_n % (warp_n / 2);
-  }
-  QT_FN i64 operator()(u32 row) const {
-    if constexpr (!paired) return first + row;
-    const i64 o = output(row);
-    if (o >= n / 2) return n;  // there is none
-    return row % warp_n < warp_n / 2 ? gate_column<Config::epilogue>(o)
-                                     : value_column<Config::epilogue>(o, n);
-  }
-};
+using RowsOfB = PairedRows<Config, Config::tile_n / Config::warps_n>;
 
 /// z at (row, column), inside it.
 template <class Config>

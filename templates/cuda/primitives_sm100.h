@@ -67,16 +67,6 @@ QT_FN void wait_for_tensor_loads(u32 (&v)[n]) {
 
 // ---- products, by one thread (of the pair's even block); in the background, in order
 
-/// An operand tile in shared memory: rows of 128 bytes (256 codes) along K under the 128-byte
-/// swizzle, at a multiple of 1024. The next 64 of K are at +2.
-QT_FN u64 mxf4_tile(u32 at) {
-  return (u64(2) << 61) | (u64(1) << 46) | (u64(1024 / 16) << 32) | (u64(1) << 16) |
-         u64((at & 0x3ffffu) >> 4);
-}
-/// 512 bytes of scales of layout scales_128x4 in shared memory.
-QT_FN u64 scale_tile(u32 at) {
-  return (u64(1) << 46) | (u64(128 / 16) << 32) | u64((at & 0x3ffffu) >> 4);
-}
 /// To four columns of tensor memory (of each block, from its own shared memory), as products want
 /// them: row r of 128 at lane r % 32 of every quarter, column r / 32, a byte for each 32 of K.
 template <u32 blocks>

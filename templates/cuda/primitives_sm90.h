@@ -4,6 +4,7 @@
 #define QT_CUDA_PRIMITIVES_SM90_H
 
 #include "cuda/primitives.h"
+#include "cuda/tile_descriptors.h"
 
 /// A tensor map, encoded by the host; opaque here.
 struct alignas(64) qt_tensor_map {
@@ -174,12 +175,6 @@ QT_FN void pin(i32 (&d)[n]) {
 /// Keeps an operand's registers as they are until here: the products that read them have ended.
 QT_FN void pin(Words4& a) {
   asm volatile("" : "+r"(a.word[0]), "+r"(a.word[1]), "+r"(a.word[2]), "+r"(a.word[3])::"memory");
-}
-
-/// An operand tile in shared memory: rows of 128 bytes along K under the 128-byte swizzle, at a
-/// multiple of 1024 bytes. The next 32 bytes of K are at +2, the next 64 rows at +512.
-QT_FN u64 wgmma_tile(u32 at) {
-  return (u64(1) << 62) | (u64(64) << 32) | (u64(1) << 16) | u64((at & 0x3ffffu) >> 4);
 }
 
 }  // namespace qt::cuda

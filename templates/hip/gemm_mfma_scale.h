@@ -68,25 +68,8 @@ struct Stage {
 /// places.
 QT_FN u32 code_place(u32 row, u32 piece) { return row * kRow + ((piece ^ (row >> 2)) & 3u) * 16u; }
 
-/// Tile rows of B whose products one lane gets as a SwiGLU's gate and value: of a wave's columns
-/// the first half are gates, the second their values.
 template <class Config>
-struct ColumnsOfTile {
-  static constexpr u32 wave_n = Config::tile_n / Config::waves_n;
-  static constexpr bool paired = is_gated(Config::epilogue);
-  i64 first, n;
-  QT_FN ColumnsOfTile(i64 column0, i64 all) : first(paired ? column0 / 2 : column0), n(all) {}
-  /// The output of z that a pair's tile row belongs to.
-  QT_FN i64 output(u32 row) const {
-    return first + row / wave_n * (wave_n / 2) + row % wave_n % (wave_n / 2);
-  }
-  QT_FN i64 operator()(u32 row) const {
-    if constexpr (!paired) return first + row;
-    const i64 o = output(row);
-    return row % wave_n < wave_n / 2 ? gate_column<Config::epilogue>(o)
-                                     : value_column<Config::epilogue>(o, n);
-  }
-};
+using ColumnsOfTile = PairedRows<Config, Config::tile_n / Config::waves_n>;
 
 /// Both operands of a block's tile: where row r of the tile (A's first) is in memory. Rows that do
 /// not exist are those of the last one that does: their sums are not stored.

@@ -181,3 +181,19 @@ TEST_CASE("validate names what a grouped problem may not have") {
               }),
       "use batch");
 }
+
+TEST_CASE("grouping.a grid has a block for each tile, products of one size along z") {
+  Problem p;
+  p.op = Op::gemm;
+  qt_args args{};
+  args.m = 300, args.n = 130, args.batch = 5, args.groups = 1;
+  using Grid = std::array<std::uint32_t, 3>;
+  CHECK(tile_grid(p, args, 128, 64) == Grid{9, 1, 5});
+  p.grouping = Grouping::k_grouped;  // a D for each group
+  CHECK(tile_grid(p, args, 128, 64) == Grid{9, 1, 5});
+  p.grouping = Grouping::m_masked;
+  CHECK(tile_grid(p, args, 128, 64) == Grid{45, 1, 1});
+  p.grouping = Grouping::m_contiguous;  // each of four groups may end in a tile of its own
+  args.batch = 1, args.groups = 4;
+  CHECK(tile_grid(p, args, 128, 64) == Grid{3 * (3 + 3), 1, 1});
+}

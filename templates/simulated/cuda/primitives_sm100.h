@@ -253,13 +253,6 @@ QT_FN void wait_for_tensor_loads(u32 (&)[n]) {
 
 // ---- products
 
-QT_FN u64 mxf4_tile(u32 at) {
-  return (u64(2) << 61) | (u64(1) << 46) | (u64(1024 / 16) << 32) | (u64(1) << 16) |
-         u64((at & 0x3ffffu) >> 4);
-}
-QT_FN u64 scale_tile(u32 at) {
-  return (u64(1) << 46) | (u64(128 / 16) << 32) | u64((at & 0x3ffffu) >> 4);
-}
 template <u32 blocks>
 QT_FN void copy_scales(u32 to, u64 tile) {
   using namespace simulated_tensor;

@@ -3,6 +3,7 @@
 #ifndef QT_CUDA_PRIMITIVES_SM90_H
 #define QT_CUDA_PRIMITIVES_SM90_H
 
+#include "cuda/tile_descriptors.h"
 #include "simulated/cuda/primitives.h"
 #include "simulated/cuda/tensor_map.h"
 
@@ -348,10 +349,6 @@ QT_FN void pin(float (&)[n]) {}
 template <int n>
 QT_FN void pin(i32 (&)[n]) {}
 QT_FN void pin(Words4&) {}
-
-QT_FN u64 wgmma_tile(u32 at) {
-  return (u64(1) << 62) | (u64(64) << 32) | (u64(1) << 16) | u64((at & 0x3ffffu) >> 4);
-}
 
 }  // namespace qt::cuda
 
