@@ -17,7 +17,8 @@ import time
 
 import numpy as np
 
-from gfx950_interpreter import E2M1, Fault, Memory, Program, bf16_rne
+from gfx950_interpreter import Program
+from gfx950_state import E2M1, Fault, Memory, bf16_rne
 
 FLAGS = ("-x hip --offload-arch=gfx950 --cuda-device-only --no-gpu-bundle-output -nogpulib -nogpuinc "
          "-mcode-object-version=5 -std=c++17 -O3 -ffp-contract=off").split()
