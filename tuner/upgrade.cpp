@@ -8,7 +8,6 @@ namespace {
 
 constexpr std::size_t kRecent = 200;      // trials whose compile times count
 constexpr double kRecheckCandidates = 2;  // the answer, and the default that it is held against
-constexpr double kTuneCandidates = 60;    // of an average search
 
 double compile_seconds(Database& database, const std::string& target) {
   double sum = 0, count = 0;
@@ -16,6 +15,12 @@ double compile_seconds(Database& database, const std::string& target) {
     for (const auto& trial : *recent)
       if (trial.compile_ms > 0) sum += 1e-3 * static_cast<double>(trial.compile_ms), count += 1;
   return count > 0 ? sum / count : kCompileSeconds;
+}
+
+// Of a problem's search, as far as this database tells.
+double candidates_of_a_search(const DatabaseInfo& info) {
+  return info.problems > 0 ? static_cast<double>(info.trials) / static_cast<double>(info.problems)
+                           : 1;
 }
 
 void count(const Winner& winner, const Target& target, std::string_view library,
@@ -39,6 +44,8 @@ void count(const Winner& winner, const Target& target, std::string_view library,
 Result<std::vector<UpgradeCost>> upgrade_costs(Database& database, std::string_view library) {
   const auto targets = database.targets();
   if (!targets.ok()) return targets.status();
+  const auto info = database.info();
+  if (!info.ok()) return info.status();
   std::vector<UpgradeCost> out;
   for (const auto& name : *targets) {
     const auto winners = database.winners(name);
@@ -51,7 +58,7 @@ Result<std::vector<UpgradeCost>> upgrade_costs(Database& database, std::string_v
       else
         ++cost.unreadable;
     cost.seconds = (static_cast<double>(cost.to_recheck) * kRecheckCandidates +
-                    static_cast<double>(cost.to_tune) * kTuneCandidates) *
+                    static_cast<double>(cost.to_tune) * candidates_of_a_search(*info)) *
                    (compile_seconds(database, name) + kTrialSeconds);
     out.push_back(std::move(cost));
   }

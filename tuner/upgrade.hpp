@@ -17,8 +17,8 @@ struct UpgradeCost {
   std::int64_t to_recheck = 0;  ///< by another one: they serve, and three trials confirm each
   std::int64_t to_tune = 0;     ///< their family is gone or means something else by now
   std::int64_t unreadable = 0;  ///< of problems that only another version knows
-  /// Of one device: compiling, admitting and timing what is to be rechecked, and a search of the
-  /// usual size for what is to be tuned, at the compile times that the database recorded.
+  /// Of one device: compiling, admitting and timing what is to be rechecked, and for what is to be
+  /// tuned as many trials as problems had so far, at the compile times that the database recorded.
   double seconds = 0;
 };
 

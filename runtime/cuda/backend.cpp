@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <mutex>
 #include <optional>
 
@@ -15,7 +13,7 @@
 #include "runtime/cuda/kernel.hpp"
 #include "runtime/cuda/scopes.hpp"
 #include "runtime/cuda/timing.hpp"
-#include "runtime/stored_code.hpp"
+#include "runtime/gpu_backend.hpp"
 
 namespace quarterturn::cuda {
 namespace {
@@ -34,10 +32,12 @@ std::string arch_of(int major, int minor) {
   return fmt::format("sm_{}{}", capability, suffix);
 }
 
-class CudaBackend final : public Backend {
+class CudaBackend final : public GpuBackend {
  public:
   CudaBackend(std::shared_ptr<CodeStore> store, BackendOptions options)
-      : code_(std::move(store), "cubin"), options_(std::move(options)) {}
+      : GpuBackend(std::move(store), {Vendor::nvidia, "an NVIDIA", "cubin", "cu", options.target,
+                                      options.jit == Jit::on, options.dump}),
+        options_(std::move(options)) {}
 
   ~CudaBackend() override {
     if (!primary_) return;
@@ -47,60 +47,6 @@ class CudaBackend final : public Backend {
         if (buffer) api_->cuMemFreeHost(buffer);
     }
     api_->cuDevicePrimaryCtxRelease(handle_);
-  }
-
-  Status open() {
-    if (!options_.target.empty()) {
-      auto wanted = parse_target(options_.target);
-      if (!wanted.ok()) return wanted.status();
-      if (wanted->vendor != Vendor::nvidia)
-        return Status(Code::invalid_argument,
-                      fmt::format("'{}' is not an NVIDIA target", options_.target));
-      device_.target = std::move(*wanted);
-    }
-    unavailable_ = open_device();
-    if (!unavailable_.ok() && options_.target.empty()) return unavailable_;
-    find_compiler();
-    return {};
-  }
-
-  const DeviceInfo& device() const override { return device_; }
-
-  Result<Binary> compile(const Source& source) override {
-    if (auto status = refuse_capture(); !status.ok()) return status;
-    auto flat = flatten(source);
-    if (!flat.ok()) return flat.status();
-    auto digest = source_digest(source, device_.target);
-    if (!digest.ok()) return digest.status();
-    if (!code_.has_store()) return no_compiler_;
-    if (!compiler_) {
-      auto stored = code_.find_any(hex(*digest));
-      if (!stored) return no_compiler_;
-      return admit(std::move(*stored));
-    }
-    auto entry = code_.get_or_build(
-        hex(*digest), compiler_->identity(),
-        [&](const std::string& path) { return build(source, *flat, hex(*digest), path); });
-    if (!entry.ok()) return entry.status();
-    return admit(std::move(*entry));
-  }
-
-  bool has_code(const Source& source) override {
-    const auto digest = source_digest(source, device_.target);
-    if (!digest.ok()) return false;
-    const auto found =
-        compiler_ ? code_.find(hex(*digest), compiler_->identity()) : code_.find_any(hex(*digest));
-    return found.has_value();
-  }
-
-  Result<std::shared_ptr<const Kernel>> load(const Binary& binary, const Source& source) override {
-    if (!unavailable_.ok()) return unavailable_;
-    if (auto status = refuse_capture(); !status.ok()) return status;
-    const auto code = read_binary(binary);
-    if (!code.ok()) return code.status();
-    const ContextScope scope(*api_, handle_, primary_);
-    const RelaxedScope relaxed(*api_);
-    return LoadedKernel::load(*api_, handle_, *code, source);
   }
 
   Result<PrebuiltKernel> prebuilt(const Problem&, const Variant&) override {
@@ -209,6 +155,82 @@ class CudaBackend final : public Backend {
     return std::unique_ptr<Recording>(std::move(out));
   }
 
+ protected:
+  Status open_device() override {
+    auto api = driver_api();
+    if (!api.ok()) return api.status();
+    api_ = *api;
+    int count = 0;
+    api_->cuDeviceGetCount(&count);
+    if (options_.ordinal < 0 || options_.ordinal >= count)
+      return Status(
+          Code::no_device,
+          fmt::format(
+              "device {} does not exist: the driver shows {} (CUDA_VISIBLE_DEVICES limits them)",
+              options_.ordinal, count));
+    if (auto status = api_->check(api_->cuDeviceGet(&handle_, options_.ordinal), "cuDeviceGet");
+        !status.ok())
+      return status;
+    if (auto status = api_->check(api_->cuDevicePrimaryCtxRetain(&primary_, handle_),
+                                  "cuDevicePrimaryCtxRetain");
+        !status.ok())
+      return status;
+    describe();
+    return {};
+  }
+
+  Result<std::string> find_compiler() override {
+    auto found =
+        Compiler::find(api_ ? api_->version : 0, options_.nvrtc, options_.worker, options_.limits);
+    if (!found.ok()) return found.status();
+    compiler_.emplace(std::move(*found));
+    return compiler_->identity();
+  }
+
+  Result<Compiled> compile_text(const Source& source, const std::string& text,
+                                const std::string& folder) const override {
+    auto cubin = compiler_->compile(text, device_.target, source.flags, folder);
+    if (!cubin.ok()) return cubin.status();
+    return Compiled{std::move(cubin->code), std::move(cubin->log), cubin->registers,
+                    cubin->spill_bytes, cubin->shared_bytes};
+  }
+
+  Status refuse_code(const CodeInfo& info) const override {
+    Cubin figures;
+    figures.log = info.log;
+    parse_ptxas_log(figures);
+    if (figures.serialised_wgmma)
+      return Status(Code::rejected,
+                    "ptxas serialised the wgmma instructions (C7510): registers of a product in "
+                    "flight are touched");
+    if (info.spills > kMostSpillBytes)
+      return Status(Code::rejected,
+                    fmt::format("{} bytes of registers are spilled; at most {} are accepted",
+                                info.spills, kMostSpillBytes));
+    return {};
+  }
+
+  Result<std::shared_ptr<const Kernel>> load_code(const std::string& code,
+                                                  const Source& source) override {
+    const ContextScope scope(*api_, handle_, primary_);
+    const RelaxedScope relaxed(*api_);
+    return LoadedKernel::load(*api_, handle_, code, source);
+  }
+
+  // The driver names a capture by a blocking stream when asked for the legacy stream; other
+  // captures are not disturbed by what follows.
+  Status refuse_capture() const override {
+    if (!unavailable_.ok()) return {};
+    const ContextScope scope(*api_, handle_, primary_);
+    int state = kStreamCaptureNone;
+    const CUresult error = api_->cuStreamIsCapturing(nullptr, &state);
+    if (error == kSuccess && state == kStreamCaptureNone) return {};
+    if (error != kSuccess && (error < kCaptureUnsupported || error > kCaptureLast)) return {};
+    return Status(Code::capturing,
+                  "a stream of this context is being captured: prepare may compile and load, so it "
+                  "must come before the capture; only run belongs into it");
+  }
+
  private:
   // The driver copies to pageable memory at a fraction of the link's rate: two pinned buffers take
   // turns instead, one filled by the device while the other is emptied.
@@ -236,43 +258,6 @@ class CudaBackend final : public Backend {
     return api_->check(error, "copy from the device");
   }
 
-  // The driver names a capture by a blocking stream when asked for the legacy stream; other
-  // captures are not disturbed by what follows.
-  Status refuse_capture() const {
-    if (!unavailable_.ok()) return {};
-    const ContextScope scope(*api_, handle_, primary_);
-    int state = kStreamCaptureNone;
-    const CUresult error = api_->cuStreamIsCapturing(nullptr, &state);
-    if (error == kSuccess && state == kStreamCaptureNone) return {};
-    if (error != kSuccess && (error < kCaptureUnsupported || error > kCaptureLast)) return {};
-    return Status(Code::capturing,
-                  "a stream of this context is being captured: prepare may compile and load, so it "
-                  "must come before the capture; only run belongs into it");
-  }
-
-  Status open_device() {
-    auto api = driver_api();
-    if (!api.ok()) return api.status();
-    api_ = *api;
-    int count = 0;
-    api_->cuDeviceGetCount(&count);
-    if (options_.ordinal < 0 || options_.ordinal >= count)
-      return Status(
-          Code::no_device,
-          fmt::format(
-              "device {} does not exist: the driver shows {} (CUDA_VISIBLE_DEVICES limits them)",
-              options_.ordinal, count));
-    if (auto status = api_->check(api_->cuDeviceGet(&handle_, options_.ordinal), "cuDeviceGet");
-        !status.ok())
-      return status;
-    if (auto status = api_->check(api_->cuDevicePrimaryCtxRetain(&primary_, handle_),
-                                  "cuDevicePrimaryCtxRetain");
-        !status.ok())
-      return status;
-    describe();
-    return {};
-  }
-
   void describe() {
     const auto attribute = [&](int which) {
       int value = 0;
@@ -288,7 +273,7 @@ class CudaBackend final : public Backend {
     device_.units = attribute(kDeviceSmCount);
     device_.memory_bytes = static_cast<std::int64_t>(memory);
     device_.driver = fmt::format("cuda {}.{}", api_->version / 1000, api_->version % 1000 / 10);
-    if (options_.target.empty())
+    if (!has_own_target())
       device_.target = *parse_target(
           arch_of(attribute(kDeviceCapabilityMajor), attribute(kDeviceCapabilityMinor)));
     device_.target.shared_bytes = attribute(kDeviceSharedOptIn);
@@ -298,79 +283,12 @@ class CudaBackend final : public Backend {
                     device_.units, attribute(kDeviceL2Bytes), std::llround(gib));
   }
 
-  void find_compiler() {
-    if (options_.jit == Jit::off) {
-      no_compiler_ =
-          Status(Code::no_compiler, "compiling is switched off (QTURN_NO_JIT, or jit off)");
-      return;
-    }
-    auto found =
-        Compiler::find(api_ ? api_->version : 0, options_.nvrtc, options_.worker, options_.limits);
-    if (!found.ok()) {
-      no_compiler_ = found.status();
-      return;
-    }
-    compiler_.emplace(std::move(*found));
-    device_.compiler = compiler_->identity();
-  }
-
-  Result<CodeInfo> build(const Source& source, const std::string& text, const std::string& digest,
-                         const std::string& path) const {
-    namespace fs = std::filesystem;
-    const auto begin = std::chrono::steady_clock::now();
-    auto cubin = compiler_->compile(text, device_.target, source.flags,
-                                    fs::path(path).parent_path().string());
-    dump(source, text, digest, cubin.ok() ? cubin->log : cubin.status().message());
-    if (!cubin.ok()) return cubin.status();
-    if (auto status = write_binary(path, cubin->code); !status.ok()) return status;
-    CodeInfo info;
-    info.target = device_.target.key();
-    info.compiler = compiler_->identity();
-    info.flags = fmt::format("{}", fmt::join(source.flags, " "));
-    info.log = cubin->log;
-    info.registers = cubin->registers;
-    info.spills = cubin->spill_bytes;
-    info.shared_bytes = cubin->shared_bytes;
-    info.compile_ms = std::chrono::duration_cast<std::chrono::milliseconds>(
-                          std::chrono::steady_clock::now() - begin)
-                          .count();
-    return info;
-  }
-
-  // What ptxas said can reject code that compiled: it is stored all the same, so that nobody
-  // compiles it twice.
-  static Result<Binary> admit(CodeEntry entry) {
-    Cubin figures;
-    figures.log = entry.info.log;
-    parse_ptxas_log(figures);
-    if (figures.serialised_wgmma)
-      return Status(Code::rejected,
-                    "ptxas serialised the wgmma instructions (C7510): registers of a product in "
-                    "flight are touched");
-    if (entry.info.spills > kMostSpillBytes)
-      return Status(Code::rejected,
-                    fmt::format("{} bytes of registers are spilled; at most {} are accepted",
-                                entry.info.spills, kMostSpillBytes));
-    return binary_of(std::move(entry));
-  }
-
-  void dump(const Source& source, const std::string& text, const std::string& digest,
-            const std::string& log) const {
-    dump_text(options_.dump, digest, "source.cu", source.text);
-    dump_text(options_.dump, digest, "cu", text);
-    dump_text(options_.dump, digest, "log", log);
-  }
-
-  StoredCode code_;
   BackendOptions options_;
-  DeviceInfo device_;
   const DriverApi* api_ = nullptr;
   CUdevice handle_ = 0;
   CUcontext primary_ = nullptr;
   std::mutex staging_mutex_;
   void* staging_[2] = {};
-  Status unavailable_;  ///< why nothing can run here
-  Status no_compiler_;
   std::optional<Compiler> compiler_;
 };
 

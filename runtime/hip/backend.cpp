@@ -3,15 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <filesystem>
 #include <optional>
 
+#include "runtime/gpu_backend.hpp"
 #include "runtime/hip/kernel.hpp"
 #include "runtime/hip/scopes.hpp"
 #include "runtime/hip/timing.hpp"
-#include "runtime/stored_code.hpp"
 
 namespace quarterturn::hip {
 namespace {
@@ -23,64 +21,12 @@ constexpr std::int64_t kMostScratchBytes = 64;
 // The device that `leave` gives back to the thread.
 thread_local int device_before = 0;
 
-class HipBackend final : public Backend {
+class HipBackend final : public GpuBackend {
  public:
   HipBackend(std::shared_ptr<CodeStore> store, BackendOptions options)
-      : code_(std::move(store), "hsaco"), options_(std::move(options)) {}
-
-  Status open() {
-    if (!options_.target.empty()) {
-      auto wanted = parse_target(options_.target);
-      if (!wanted.ok()) return wanted.status();
-      if (wanted->vendor != Vendor::amd)
-        return Status(Code::invalid_argument,
-                      fmt::format("'{}' is not an AMD target", options_.target));
-      device_.target = std::move(*wanted);
-    }
-    unavailable_ = open_device();
-    if (!unavailable_.ok() && options_.target.empty()) return unavailable_;
-    find_compiler();
-    return {};
-  }
-
-  const DeviceInfo& device() const override { return device_; }
-
-  Result<Binary> compile(const Source& source) override {
-    if (auto status = refuse_capture(); !status.ok()) return status;
-    auto flat = flatten(source);
-    if (!flat.ok()) return flat.status();
-    auto digest = source_digest(source, device_.target);
-    if (!digest.ok()) return digest.status();
-    if (!code_.has_store()) return no_compiler_;
-    if (!compiler_) {
-      auto stored = code_.find_any(hex(*digest));
-      if (!stored) return no_compiler_;
-      return admit(std::move(*stored));
-    }
-    auto entry = code_.get_or_build(
-        hex(*digest), compiler_->identity(),
-        [&](const std::string& path) { return build(source, *flat, hex(*digest), path); });
-    if (!entry.ok()) return entry.status();
-    return admit(std::move(*entry));
-  }
-
-  bool has_code(const Source& source) override {
-    const auto digest = source_digest(source, device_.target);
-    if (!digest.ok()) return false;
-    const auto found =
-        compiler_ ? code_.find(hex(*digest), compiler_->identity()) : code_.find_any(hex(*digest));
-    return found.has_value();
-  }
-
-  Result<std::shared_ptr<const Kernel>> load(const Binary& binary, const Source& source) override {
-    if (!unavailable_.ok()) return unavailable_;
-    if (auto status = refuse_capture(); !status.ok()) return status;
-    const auto code = read_binary(binary);
-    if (!code.ok()) return code.status();
-    const DeviceScope scope(*api_, device_.ordinal);
-    const RelaxedScope relaxed(*api_);
-    return LoadedKernel::load(*api_, device_.ordinal, *code, source);
-  }
+      : GpuBackend(std::move(store), {Vendor::amd, "an AMD", "hsaco", "hip", options.target,
+                                      options.jit == Jit::on, options.dump}),
+        options_(std::move(options)) {}
 
   Result<PrebuiltKernel> prebuilt(const Problem&, const Variant&) override {
     return Status(Code::no_compiler,
@@ -155,22 +101,54 @@ class HipBackend final : public Backend {
     return std::unique_ptr<Recording>(std::move(out));
   }
 
- private:
-  Status copy_and_wait(void* to, const void* from, std::int64_t bytes, int kind, const char* what) {
-    if (!unavailable_.ok()) return unavailable_;
-    if (bytes == 0) return {};
+ protected:
+  Status open_device() override {
+    auto api = runtime_api(options_.runtime);
+    if (!api.ok()) return api.status();
+    api_ = *api;
+    const auto count = device_count(options_.runtime);
+    if (!count.ok()) return count.status();
+    if (options_.ordinal < 0 || options_.ordinal >= *count)
+      return Status(Code::no_device, fmt::format("device {} does not exist: the HIP runtime shows "
+                                                 "{} (HIP_VISIBLE_DEVICES limits them)",
+                                                 options_.ordinal, *count));
+    return describe();
+  }
+
+  Result<std::string> find_compiler() override {
+    auto found =
+        Compiler::find(options_.compiler, device_.target.arch, options_.worker, options_.limits);
+    if (!found.ok()) return found.status();
+    compiler_.emplace(std::move(*found));
+    return compiler_->identity();
+  }
+
+  Result<Compiled> compile_text(const Source& source, const std::string& text,
+                                const std::string& folder) const override {
+    auto made = compiler_->compile(text, source.entry, device_.target, source.flags, folder);
+    if (!made.ok()) return made.status();
+    return Compiled{std::move(made->code), std::move(made->log), made->note.vector_registers,
+                    made->note.scratch_bytes, made->note.lds_bytes};
+  }
+
+  Status refuse_code(const CodeInfo& info) const override {
+    if (info.spills <= kMostScratchBytes) return {};
+    return Status(Code::rejected,
+                  fmt::format("a lane needs {} bytes of scratch memory for spilled registers; at "
+                              "most {} are accepted",
+                              info.spills, kMostScratchBytes));
+  }
+
+  Result<std::shared_ptr<const Kernel>> load_code(const std::string& code,
+                                                  const Source& source) override {
     const DeviceScope scope(*api_, device_.ordinal);
-    if (auto status = api_->check(
-            api_->hipMemcpyAsync(to, from, static_cast<std::size_t>(bytes), kind, nullptr), what);
-        !status.ok())
-      return status;
-    // Copies of pageable memory may come back while they are on their way.
-    return api_->check(api_->hipStreamSynchronize(nullptr), what);
+    const RelaxedScope relaxed(*api_);
+    return LoadedKernel::load(*api_, device_.ordinal, code, source);
   }
 
   // The runtime names a capture by a blocking stream when asked for the null stream; other captures
   // are not disturbed by what follows.
-  Status refuse_capture() const {
+  Status refuse_capture() const override {
     if (!unavailable_.ok()) return {};
     const DeviceScope scope(*api_, device_.ordinal);
     int state = kCaptureNone;
@@ -182,17 +160,17 @@ class HipBackend final : public Backend {
                   "must come before the capture; only run belongs into it");
   }
 
-  Status open_device() {
-    auto api = runtime_api(options_.runtime);
-    if (!api.ok()) return api.status();
-    api_ = *api;
-    const auto count = device_count(options_.runtime);
-    if (!count.ok()) return count.status();
-    if (options_.ordinal < 0 || options_.ordinal >= *count)
-      return Status(Code::no_device, fmt::format("device {} does not exist: the HIP runtime shows "
-                                                 "{} (HIP_VISIBLE_DEVICES limits them)",
-                                                 options_.ordinal, *count));
-    return describe();
+ private:
+  Status copy_and_wait(void* to, const void* from, std::int64_t bytes, int kind, const char* what) {
+    if (!unavailable_.ok()) return unavailable_;
+    if (bytes == 0) return {};
+    const DeviceScope scope(*api_, device_.ordinal);
+    if (auto status = api_->check(
+            api_->hipMemcpyAsync(to, from, static_cast<std::size_t>(bytes), kind, nullptr), what);
+        !status.ok())
+      return status;
+    // Copies of pageable memory may come back while they are on their way.
+    return api_->check(api_->hipStreamSynchronize(nullptr), what);
   }
 
   Status describe() {
@@ -216,7 +194,7 @@ class HipBackend final : public Backend {
     device_.memory_bytes = static_cast<std::int64_t>(memory);
     device_.driver = fmt::format("hip {}.{}.{}", api_->version / 10000000,
                                  api_->version / 100000 % 100, api_->version % 100000);
-    if (options_.target.empty()) device_.target = std::move(*target);
+    if (!has_own_target()) device_.target = std::move(*target);
     if (const int bytes = attribute(kDeviceSharedBytes); bytes > 0)
       device_.target.shared_bytes = bytes;
     const double gib = static_cast<double>(memory) / static_cast<double>(1u << 30);
@@ -226,69 +204,8 @@ class HipBackend final : public Backend {
     return {};
   }
 
-  void find_compiler() {
-    if (options_.jit == Jit::off) {
-      no_compiler_ =
-          Status(Code::no_compiler, "compiling is switched off (QTURN_NO_JIT, or jit off)");
-      return;
-    }
-    auto found =
-        Compiler::find(options_.compiler, device_.target.arch, options_.worker, options_.limits);
-    if (!found.ok()) {
-      no_compiler_ = found.status();
-      return;
-    }
-    compiler_.emplace(std::move(*found));
-    device_.compiler = compiler_->identity();
-  }
-
-  Result<CodeInfo> build(const Source& source, const std::string& text, const std::string& digest,
-                         const std::string& path) const {
-    namespace fs = std::filesystem;
-    const auto begin = std::chrono::steady_clock::now();
-    auto compiled = compiler_->compile(text, source.entry, device_.target, source.flags,
-                                       fs::path(path).parent_path().string());
-    dump(source, text, digest, compiled.ok() ? compiled->log : compiled.status().message());
-    if (!compiled.ok()) return compiled.status();
-    if (auto status = write_binary(path, compiled->code); !status.ok()) return status;
-    CodeInfo info;
-    info.target = device_.target.key();
-    info.compiler = compiler_->identity();
-    info.flags = fmt::format("{}", fmt::join(source.flags, " "));
-    info.log = compiled->log;
-    info.registers = compiled->note.vector_registers;
-    info.spills = compiled->note.scratch_bytes;
-    info.shared_bytes = compiled->note.lds_bytes;
-    info.compile_ms = std::chrono::duration_cast<std::chrono::milliseconds>(
-                          std::chrono::steady_clock::now() - begin)
-                          .count();
-    return info;
-  }
-
-  // Code that compiled can be rejected: it is stored all the same, so that nobody compiles it
-  // twice.
-  static Result<Binary> admit(CodeEntry entry) {
-    if (entry.info.spills > kMostScratchBytes)
-      return Status(Code::rejected,
-                    fmt::format("a lane needs {} bytes of scratch memory for spilled registers; at "
-                                "most {} are accepted",
-                                entry.info.spills, kMostScratchBytes));
-    return binary_of(std::move(entry));
-  }
-
-  void dump(const Source& source, const std::string& text, const std::string& digest,
-            const std::string& log) const {
-    dump_text(options_.dump, digest, "source.hip", source.text);
-    dump_text(options_.dump, digest, "hip", text);
-    dump_text(options_.dump, digest, "log", log);
-  }
-
-  StoredCode code_;
   BackendOptions options_;
-  DeviceInfo device_;
   const RuntimeApi* api_ = nullptr;
-  Status unavailable_;  ///< why nothing can run here
-  Status no_compiler_;
   std::optional<Compiler> compiler_;
 };
 

@@ -4,11 +4,9 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,113 +16,17 @@
 #include <vector>
 
 #include "tests/simulated/arithmetic.hpp"
+#include "tests/simulated/fault_handlers.hpp"
 #include "tests/simulated/fiber.hpp"
+#include "tests/simulated/runs.hpp"
 
 namespace quarterturn::simulated {
 namespace {
 
-using qt::simulated::Block;
-using qt::simulated::Deferred;
 using qt::simulated::Scope;
-using qt::simulated::Thread;
 
-constexpr std::uint32_t kMostLanes = 64, kMostThreads = 1024;
+constexpr std::uint32_t kMostThreads = 1024;
 constexpr int kSpinsBeforeDeadlock = 2000;
-
-/// What primitives keep with a thread, warp, block, cluster or launch.
-class States {
- public:
-  void* of(const void* key, void* (*make)(), void (*end)(void*)) {
-    for (const auto& one : all_)
-      if (one.key == key) return one.value;
-    all_.push_back({key, make(), end});
-    return all_.back().value;
-  }
-  /// Latest first.
-  void destroy() {
-    while (!all_.empty()) {
-      const auto last = all_.back();
-      all_.pop_back();
-      last.end(last.value);
-    }
-  }
-
- private:
-  struct One {
-    const void* key;
-    void* value;
-    void (*end)(void*);
-  };
-  std::vector<One> all_;
-};
-
-struct WarpRun;
-struct BlockRun;
-struct ClusterRun;
-
-enum class Wait { none, woken_by_others, polling, spinning, ended };
-
-struct ThreadRun : Thread {
-  Fiber* fiber = nullptr;
-  WarpRun* in_warp = nullptr;
-  BlockRun* in_block = nullptr;
-  Wait wait = Wait::none;
-  const char* what = "";     // it waits for
-  std::uint32_t number = 0;  // of that
-  bool (*ready)(void*) = nullptr;
-  void* about = nullptr;
-  bool answer = false;  // of the barrier it was in
-  States states;
-};
-
-struct WarpRun {
-  std::vector<ThreadRun*> lanes;
-  std::vector<std::uint32_t> order;  // in which lanes run
-  std::uint32_t arrived = 0, left = 0;
-  const char* name = nullptr;
-  void (*run)(void* const*, std::uint32_t) = nullptr;
-  std::array<void*, kMostLanes> brought{};
-  States states;
-};
-
-struct Barrier {
-  std::uint32_t threads = 0, arrived = 0;
-  bool any = false;
-  std::vector<ThreadRun*> waiting;
-
-  /// One more; the last one lets all go on.
-  bool arrive(ThreadRun& thread, bool flag) {
-    any = any || flag;
-    if (++arrived < threads) {
-      waiting.push_back(&thread);
-      return false;
-    }
-    for (auto* other : waiting) {
-      other->wait = Wait::none;
-      other->answer = any;
-    }
-    thread.answer = any;
-    *this = {};
-    return true;
-  }
-};
-
-struct BlockRun : Block {
-  ClusterRun* in_cluster = nullptr;
-  std::vector<Byte> memory;
-  std::vector<ThreadRun> threads;
-  std::vector<WarpRun> warps;
-  std::map<std::uint32_t, Barrier> barriers;
-  std::map<std::uint32_t, std::deque<Deferred>> pipes;
-  States states;
-};
-
-struct ClusterRun {
-  std::vector<std::unique_ptr<BlockRun>> blocks;
-  std::uint32_t blocks_left = 0;
-  Barrier barrier;
-  States states;
-};
 
 struct Failure : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -588,42 +490,9 @@ class Engine final : public Machine {
 
 Engine* engine_that_runs = nullptr;
 
-/// Turns faults of kernels into messages, on a stack of their own, for the length of a launch.
-class FaultHandlers {
- public:
-  FaultHandlers() {
-    stack_.ss_sp = memory_.data();
-    stack_.ss_size = memory_.size();
-    sigaltstack(&stack_, &stack_before_);
-    struct sigaction action = {};
-    action.sa_sigaction = handle;
-    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-    for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &before_[i]);
-  }
-  ~FaultHandlers() {
-    for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &before_[i], nullptr);
-    if (!(stack_before_.ss_flags & SS_DISABLE))
-      sigaltstack(&stack_before_, nullptr);
-    else {
-      stack_.ss_flags = SS_DISABLE;
-      sigaltstack(&stack_, nullptr);
-    }
-  }
-  FaultHandlers(const FaultHandlers&) = delete;
-  FaultHandlers& operator=(const FaultHandlers&) = delete;
-
- private:
-  static constexpr std::array<int, 3> kSignals = {SIGSEGV, SIGBUS, SIGFPE};
-  static void handle(int number, siginfo_t* info, void*) {
-    if (engine_that_runs && engine_that_runs->in_fiber())
-      engine_that_runs->fault(number, info->si_addr);
-    signal(number, SIG_DFL);  // not a kernel's: happens again, and ends the program
-  }
-
-  std::vector<char> memory_ = std::vector<char>(1 << 18);
-  stack_t stack_ = {}, stack_before_ = {};
-  std::array<struct sigaction, kSignals.size()> before_ = {};
-};
+void tell_fault(int signal, const void* address) {
+  if (engine_that_runs && engine_that_runs->in_fiber()) engine_that_runs->fault(signal, address);
+}
 
 }  // namespace
 
@@ -632,7 +501,7 @@ std::string run(const LaunchShape& shape, const Schedule& schedule, const Entry&
   static std::mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);
   Engine engine(shape, schedule, entry, parameters, describe);
-  const FaultHandlers handlers;
+  const FaultHandlers handlers(tell_fault);
   engine_that_runs = &engine;
   *slot = &engine;
   std::string message = engine.whole();

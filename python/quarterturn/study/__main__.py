@@ -28,7 +28,7 @@ def parser():
     add("--compile", action="store_true", help="torch.compile the model")
     add("--checkpoint-every", type=int, default=200, help="steps")
     add("--keep-models", action="store_true",
-        help="write each run's parameters to OUT/models, for quarterturn.evaluate")
+        help="write the parameters of runs that end now to OUT/models, for quarterturn.evaluate")
     add("--time-limit", type=float, help="seconds; the next call goes on from there")
     add("--report", action="store_true", help="make the table and page from what there is, no more")
     return out
