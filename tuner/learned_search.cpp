@@ -18,10 +18,11 @@ constexpr double kWorth = 0.01;  // a gain that renews patience
 constexpr double kLikelyFailure = 0.5;
 constexpr double kNeighbourWeight = 0.3;  // of an example, against one of this problem
 constexpr std::size_t kNeighbourExamples = 160;
-constexpr std::size_t kFewest = 24, kMost = 160;  // standard budget
-constexpr std::size_t kOpinion = 8;               // trees
-constexpr std::size_t kExploreEvery = 5;          // the how-manieth pick goes where trees disagree
-constexpr std::size_t kBestMains = 3;             // whose preparations are varied
+constexpr std::size_t kFewest = 24, kMost = 160;              // standard budget
+constexpr std::size_t kFewestKernels = 48, kStepsBefore = 4;  // of a plan, beside its main one
+constexpr std::size_t kOpinion = 8;                           // trees
+constexpr std::size_t kExploreEvery = 5;  // the how-manieth pick goes where trees disagree
+constexpr std::size_t kBestMains = 3;     // whose preparations are varied
 
 double log_ratio(double value, double least) {
   return value > 0 && least > 0 ? std::log(value / least) : 0;
@@ -35,13 +36,19 @@ double speed_of(const Outcome& outcome) {
   return outcome.status == TrialStatus::ok ? outcome.log_speedup : -2;
 }
 
+// What the family that multiplies reads decides what others write.
+using Kernels = std::set<std::tuple<StepKind, Variant, std::string>>;
+
+Kernels with_kernels_of(const Plan& plan, Kernels known) {
+  for (const Step& step : plan.steps)
+    if (step.kind != StepKind::stand_in)
+      known.emplace(step.kind, step.variant, plan.main_step().variant.family);
+  return known;
+}
+
 std::size_t kernels_of(const std::vector<Plan>& plans) {
-  // What the family that multiplies reads decides what others write.
-  std::set<std::tuple<StepKind, Variant, std::string_view>> kernels;
-  for (const Plan& plan : plans)
-    for (const Step& step : plan.steps)
-      if (step.kind != StepKind::stand_in)
-        kernels.emplace(step.kind, step.variant, plan.main_step().variant.family);
+  Kernels kernels;
+  for (const Plan& plan : plans) kernels = with_kernels_of(plan, std::move(kernels));
   return kernels.size();
 }
 
@@ -51,12 +58,13 @@ class Learned final : public Strategy {
       : space_(space),
         settings_(settings),
         most_(settings.most == 0 ? standard_budget(space) : settings.most),
+        most_kernels_(
+            std::max({kFewestKernels, settings.most + kStepsBefore, kernels_of(space.plans) / 10})),
         random_(settings.seed),
         features_(space.units) {
     if (!space_.cost)
-      space_.cost = [problem = space.problem, target = space.target](const Plan& plan) {
-        return predicted_cost(problem, target, plan);
-      };
+      space_.cost = [problem = space.problem, target = space.target, units = space.units](
+                        const Plan& plan) { return predicted_cost(problem, target, plan, units); };
     index_plans();
     for (const auto& seed : space_.seeds) seeds_ += numbers_.count(seed.text());
     learn_from_neighbours();
@@ -79,6 +87,12 @@ class Learned final : public Strategy {
         continue;
       }
       choices_[*pick].tried = true;
+      auto kernels = with_kernels_of(choices_[*pick].plan, kernels_);
+      if (kernels.size() > most_kernels_) {
+        given_ = most_;
+        break;
+      }
+      kernels_ = std::move(kernels);
       ++given_;
       out.push_back(choices_[*pick].plan);
     }
@@ -92,14 +106,14 @@ class Learned final : public Strategy {
   bool satisfied(const std::vector<Outcome>& so_far) const override {
     double best = 0;
     std::size_t idle = 0;
-    for (const auto& outcome : so_far) {
-      ++idle;
-      if (outcome.status != TrialStatus::ok || outcome.log_speedup < best + kWorth) continue;
-      best = outcome.log_speedup;
+    for (std::size_t i = 0; i < so_far.size(); ++i) {
+      // What is asked for in the beginning is in no particular order: it tries nobody's patience.
+      if (i >= first_count_) ++idle;
+      if (so_far[i].status != TrialStatus::ok || so_far[i].log_speedup < best + kWorth) continue;
+      best = so_far[i].log_speedup;
       idle = 0;
     }
-    // What is asked for in the beginning is in no particular order.
-    return so_far.size() >= first_count_ && idle >= settings_.patience;
+    return idle >= settings_.patience;
   }
 
  private:
@@ -353,7 +367,8 @@ class Learned final : public Strategy {
 
   Space space_;
   SearchSettings settings_;
-  std::size_t most_;
+  std::size_t most_, most_kernels_;
+  Kernels kernels_;  // of what was asked for
   Random random_;
   PlanFeatures features_;
   std::vector<Choice> choices_;
@@ -373,8 +388,7 @@ class Learned final : public Strategy {
 }  // namespace
 
 std::size_t standard_budget(const Space& space) {
-  // A tenth, and the first plan has several.
-  constexpr std::size_t kStepsBefore = 4;
+  // A tenth.
   const std::size_t tenth = kernels_of(space.plans) / 10;
   return std::clamp(tenth - std::min(tenth, kStepsBefore), kFewest, kMost);
 }

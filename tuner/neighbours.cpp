@@ -56,7 +56,8 @@ std::vector<Neighbour> neighbours_of(Database& database, const Problem& problem,
     Neighbour neighbour{*parsed, {}, {}};
     for (const Trial* trial : trials)
       if (auto plan = parse_plan(trial->plan); plan.ok()) {
-        neighbour.costs.push_back(predicted_cost(*parsed, target, *plan));
+        neighbour.costs.push_back(
+            predicted_cost(*parsed, target, *plan, units_of(trial->env->performance_class)));
         neighbour.outcomes.push_back(outcome_of(*trial, std::move(*plan)));
       }
     found.emplace_back(apart, std::move(neighbour));

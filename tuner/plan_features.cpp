@@ -1,7 +1,10 @@
 #include "tuner/plan_features.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+
+#include "generator/cpu/tile.hpp"
 
 namespace quarterturn {
 namespace {
@@ -21,16 +24,37 @@ double family_number(const std::string& name) {
   return static_cast<double>(at - all.begin());
 }
 
+// What a family's cost must be multiplied by, as it does not know the number of threads.
+double for_threads(const Problem& problem, const Target& target, const Variant& variant,
+                   std::int64_t threads) {
+  if (target.vendor != Vendor::cpu || threads == 0 || variant.value("part_n") == 0) return 1;
+  return cpu::starved(problem, variant, threads) / cpu::starved(problem, variant);
+}
+
 }  // namespace
 
-PlanCost predicted_cost(const Problem& problem, const Target& target, const Plan& plan) {
+std::int64_t units_of(std::string_view performance_class) {
+  for (const std::string_view name : {"units=", "cores="}) {
+    const auto at = performance_class.find(name);
+    if (at == std::string_view::npos) continue;
+    std::int64_t value = 0;
+    std::from_chars(performance_class.data() + at + name.size(),
+                    performance_class.data() + performance_class.size(), value);
+    return value;
+  }
+  return 0;
+}
+
+PlanCost predicted_cost(const Problem& problem, const Target& target, const Plan& plan,
+                        std::int64_t units) {
   PlanCost out;
   const StepKind main = plan.main_step().kind;
   for (const Step& step : plan.steps) {
     const Family* family = find_family(step.variant.family);
     if (!family || step.kind == StepKind::stand_in) continue;
-    const double cost = family->predicted_cost(step_problem(problem, target, plan, step.kind),
-                                               target, step.variant);
+    const Problem own = step_problem(problem, target, plan, step.kind);
+    const double cost = family->predicted_cost(own, target, step.variant) *
+                        for_threads(own, target, step.variant, units);
     (step.kind == main ? out.main : out.preparation) += cost;
   }
   return out;

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "generator/family.hpp"
@@ -17,8 +18,13 @@ struct PlanCost {
   double preparation = 0;  ///< of those before it
 };
 
-/// By the families' own models.
-PlanCost predicted_cost(const Problem& problem, const Target& target, const Plan& plan);
+/// How many run tiles side by side, by a device's performance class; 0 = it does not say.
+std::int64_t units_of(std::string_view performance_class);
+
+/// By the families' own models; those of the CPU's products are for a usual number of threads, and
+/// here for `units` of them. 0 = not known.
+PlanCost predicted_cost(const Problem& problem, const Target& target, const Plan& plan,
+                        std::int64_t units);
 
 class PlanFeatures {
  public:

@@ -4,7 +4,6 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -99,18 +98,6 @@ Result<RecordedSpace> parse(const std::string& text, const std::string& path) {
   return out;
 }
 
-std::int64_t units_of(std::string_view performance_class) {
-  for (const std::string_view name : {"units=", "cores="}) {
-    const auto at = performance_class.find(name);
-    if (at == std::string_view::npos) continue;
-    std::int64_t value = 0;
-    std::from_chars(performance_class.data() + at + name.size(),
-                    performance_class.data() + performance_class.size(), value);
-    return value;
-  }
-  return 0;
-}
-
 struct Best {
   const Trial* timed = nullptr;
   const Trial* failed = nullptr;
@@ -191,9 +178,9 @@ Result<RecordedSpace> record(Database& database, const Problem& problem, const T
     if (at == known.end()) continue;
     const Best& best = at->second;
     RecordedSpace::Entry entry;
-    entry.cost = predicted_cost(problem, target, plan);
+    entry.cost = predicted_cost(problem, target, plan, out.units);
     entry.compile_ms = best.compile_ms;
-    const bool is_control = !has_control && !best.timed && !best.failed && best.admitted;
+    const bool is_control = !has_control && !best.timed && best.admitted;
     has_control = has_control || is_control;
     const Trial* trial = best.timed ? best.timed : is_control ? best.admitted : best.failed;
     if (!trial) continue;  // admitted, but the recording ended before it was timed

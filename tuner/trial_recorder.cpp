@@ -124,6 +124,8 @@ void TrialRecorder::fill_times(Trial& trial, const Series& series, const PairedT
 
 void TrialRecorder::add_failure(const Plan& plan, TrialKind kind, TrialStatus status,
                                 const Status& reason, const Compiled& compiled) {
+  // What the machine lacks says nothing of a plan.
+  if (status == TrialStatus::launch_failed && reason.code() == Code::io_error) return;
   Trial trial = begin(plan, kind, status);
   trial.compile_ms = compiled.milliseconds;
   trial.detail = reason.message();

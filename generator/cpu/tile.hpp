@@ -25,8 +25,11 @@ void add_tile(KernelText& text, const Variant& variant);
 /// Cycles on one core, at the upper end of M.
 double tile_cost(const Problem& problem, const Target& target, const Variant& variant);
 
-/// A factor for too few parts, as if eight threads ran them: the real number is not known here.
-double starved(const Problem& problem, const Variant& variant);
+constexpr std::int64_t kUsualThreads = 8;  ///< that families' costs are for
+
+/// A factor for parts that are too few for so many threads.
+double starved(const Problem& problem, const Variant& variant,
+               std::int64_t threads = kUsualThreads);
 
 /// The number of parts of a call.
 std::int64_t gemm_parts(const Problem& problem, const Variant& variant, std::int64_t batch,

@@ -64,8 +64,7 @@ def study_model(path, model, context):
     name = model or told.get("model")
     if not name:
         raise ValueError(f"{path} does not say what model it is of: give --model module:function")
-    shape = models.Shape(**told["shape"]) if "shape" in told else models.SHAPES.get(
-        name, models.SHAPES["small"])
+    shape = models.Shape(**told["shape"]) if "shape" in told else models.shape_of(name)
     module = models.make(name, shape)
     kinds = {"BF16": torch.bfloat16, "F32": torch.float32, "F16": torch.float16}
     missing = [key for key, _ in module.named_parameters() if key not in file.tensors]
@@ -90,35 +89,24 @@ def _windows(tokens, length, most):
     return tokens[:count * (length + 1)].view(count, length + 1)
 
 
-def _hugging_face(folder, text, given):
-    import torch
-    try:
-        import transformers
-    except ImportError:
-        raise ValueError(f"{folder} is a Hugging Face folder: that needs the Python package "
-                         "transformers") from None
-    module = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, torch_dtype=torch.bfloat16, local_files_only=True)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    tokens = torch.tensor(tokenizer(text.decode("utf-8", "replace"))["input_ids"])
-    return module, tokens, given.context or 1024, "token", lambda x: module(x).logits
-
-
 def subject(given):
     import torch
-    from .study import data
+    from .study import data, hugging_face
+    from .study import model as models
     text, name = data.gather(given.data)
     if given.checkpoint.is_dir():
-        module, tokens, context, unit, logits = _hugging_face(given.checkpoint, text, given)
+        module = hugging_face.model(given.checkpoint, torch.bfloat16)
+        tokens, unit = hugging_face.tokens(given.checkpoint, text), "token"
+        context = given.context or min(1024, module.config.max_position_embeddings)
         model = given.checkpoint.name
     else:
         module, context, model = study_model(given.checkpoint, given.model, given.context)
-        tokens, unit, logits = torch.frombuffer(bytearray(text), dtype=torch.uint8).long(), "byte", module
+        tokens, unit = torch.frombuffer(bytearray(text), dtype=torch.uint8), "byte"
     module.to(given.device).eval()
-    windows = _windows(tokens, context, given.windows).to(given.device)
+    windows = _windows(tokens, context, given.windows).long().to(given.device)
     shown = {"checkpoint": given.checkpoint.name, "model": model, "data": name,
              "sha256": hashlib.sha256(text).hexdigest(), "windows": len(windows), "context": context}
-    return Subject(module, windows, unit, shown, logits)
+    return Subject(module, windows, unit, shown, lambda tokens: models.logits(module, tokens))
 
 
 # ---- evaluating ----

@@ -93,10 +93,13 @@ class EvaluateTest(unittest.TestCase):
         for path, message in ((part, "lacks"), (nameless, "--model module:function")):
             with self.assertRaisesRegex(ValueError, message):
                 evaluate.study_model(path, None, None)
-        with self.assertRaisesRegex(ValueError, "needs the Python package transformers"):
-            if "transformers" in sys.modules:
-                self.skipTest("transformers is installed")
-            evaluate._hugging_face(self.folder, b"", None)
+        from unittest import mock
+        with mock.patch.dict(sys.modules, {"transformers": None}):
+            self.checkpoint, file = self.folder, self.checkpoint
+            code, _, error = self.run_command("--recipe", "bf16")
+            self.checkpoint = file
+        self.assertEqual(code, 1)
+        self.assertIn("needs the Python package transformers", error)
 
 
 if __name__ == "__main__":

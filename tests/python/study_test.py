@@ -163,6 +163,25 @@ class RunTest(unittest.TestCase):
         self.study("parts", "--arms", "fdw_rht32_sr")
         self.assertEqual(self.lines("parts", "fdw_rht32_sr"), self.lines("whole", "fdw_rht32_sr"))
 
+    def test_two_ranks_draw_and_learn_as_one_process_does(self):
+        import subprocess
+        chosen = "bf16,fdw_rht32_sr"
+        alone = self.study("alone", "--arms", chosen, "--steps", "8")
+        out = os.path.join(self.out, "ranks")
+        done = subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port",
+             str(20000 + os.getpid() % 20000), "-m", "quarterturn.study", "--out", out, "--model",
+             "tiny", "--device", "cpu", "--jit", "off", "--seeds", "0", "--steps", "8", "--arms",
+             chosen], env={**os.environ, "PYTHONPATH": os.environ["QTURN_PYTHON"]},
+            stderr=subprocess.PIPE, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr[-2000:])
+        ranks = report.read(out)
+        for arm in chosen.split(","):
+            for one, two in zip(alone[arm][0]["losses"], ranks[arm][0]["losses"], strict=True):
+                self.assertAlmostEqual(one, two, delta=2e-3 * one)
+            self.assertAlmostEqual(alone[arm][0]["validation"], ranks[arm][0]["validation"],
+                                   delta=0.02)
+
     def test_a_recipe_can_change_at_a_step(self):
         self.study("plain", "--arms", "bf16", "--steps", "6")
         self.study("switched", "--arms", "bf16", "--steps", "6", "--switch", "3:amd_det_h16")

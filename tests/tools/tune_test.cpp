@@ -270,3 +270,14 @@ TEST_CASE("what was tried is recorded, and strategies are replayed on it without
   CHECK(home.run({"replay", file, "--strategy", "guesswork"}).code == 2);
   CHECK(home.run({"replay"}).code == 2);
 }
+
+TEST_CASE("tune without the program of trials says so, and holds nothing against a plan") {
+  const Home home;
+  std::filesystem::copy_file(QTURN_PROGRAM, home / "qturn");
+  const auto outcome =
+      home.start({"tune", "--device", "cpu", "--shape", "32x64x64"}, (home / "qturn").string())
+          .finish(60);
+  CHECK(outcome.code != 0);
+  CHECK_MESSAGE(outcome.says("quarterturn-trial"), outcome.err);
+  CHECK(home.info("trials") == 0);
+}

@@ -29,9 +29,12 @@ RecordedSpace read(const std::string& file) {
   return std::move(*space);
 }
 
-// The CPU's space was recorded on two cores that others used as well: equal plans differ by a tenth
-// there, so that its best one is a matter of luck. It shows what can be learned through noise.
-bool is_quiet(const RecordedSpace& recorded) { return recorded.target.vendor != Vendor::cpu; }
+// One of the CPU's spaces was recorded in few rounds on cores that others used as well: equal plans
+// differ by a tenth there, so that its best one is a matter of luck. It shows what can be learned
+// through noise.
+bool is_quiet(const RecordedSpace& recorded) {
+  return recorded.problem.m.lo == recorded.problem.m.hi;
+}
 
 std::size_t kernels_of(const RecordedSpace& recorded) {
   const auto all = exhaustive(space_of(recorded));
@@ -91,7 +94,7 @@ TEST_CASE("learning: regret of 2 % in the median and 5 % at worst for a tenth of
     if (kernels_of(recorded) >= 300)
       for (const auto& one : all) CHECK(one.compiled_share() <= 0.1);
   }
-  CHECK(judged >= 2);
+  CHECK(judged >= 4);
 }
 
 TEST_CASE("learning beats chance, also through noise") {
@@ -109,7 +112,7 @@ TEST_CASE("learning beats chance, also through noise") {
   CHECK(learned < random);
 }
 
-TEST_CASE("the families' models order plans of an H200 as it does, more or less") {
+TEST_CASE("the families' models order plans as devices do, more or less") {
   for (const auto& file : files()) {
     const auto recorded = read(file);
     if (!is_quiet(recorded)) continue;

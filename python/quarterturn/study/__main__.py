@@ -15,12 +15,14 @@ def parser():
     add = out.add_argument
     add("--out", type=pathlib.Path, required=True, help="folder of the results; resumed if it has any")
     add("--arms", default="all", help="all, or names of arms, presets and recipe files, with commas")
-    add("--model", default="small", help="small (about 20 M parameters), tiny, or module:function")
+    add("--model", default="small",
+        help="small (about 20 M parameters), tiny, module:function, or a Hugging Face folder")
     add("--data", help="a file or folder of bytes (default: the sources of Python's library)")
     add("--seeds", default="0,1", help="paired: every arm runs with each (default: 0,1)")
     add("--steps", type=int, default=600)
     add("--batch", type=int, help="sequences a step (default: the model's)")
-    add("--context", type=int, help="bytes of a sequence (default: the model's)")
+    add("--context", type=int, help="tokens of a sequence (default: the model's)")
+    add("--rate", type=float, help="the highest rate of learning (default: the model's)")
     add("--layers", default="*", help="a pattern: linear layers of other names stay as they are")
     add("--switch", help="STEP:RECIPE, from where on every arm follows that recipe")
     add("--device", help="cpu or cuda (default: cuda if there is one)")
@@ -70,7 +72,6 @@ def main(argv=None):
     given = parser().parse_args(argv)
     if given.report:
         return report.write(given.out)
-    import dataclasses
     import os
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     import torch
@@ -79,10 +80,7 @@ def main(argv=None):
     torch.use_deterministic_algorithms(True, warn_only=True)
     device = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
     torch_ops.configure(device, jit=given.jit)
-    shape = model.SHAPES.get(given.model, model.SHAPES["small"])
-    changes = {name: value for name, value in (("batch", given.batch), ("context", given.context))
-               if value}
-    shape = dataclasses.replace(shape, **changes)
+    shape = model.shape_of(given.model, given.batch, given.context, given.rate)
     rank, world = distributed(device)
     if shape.batch % world:
         raise ValueError(f"a batch of {shape.batch} sequences on {world} ranks: a multiple is needed")
@@ -96,7 +94,7 @@ def main(argv=None):
                             given.keep_models)
     chosen = arms.chosen(given.arms)
     seeds = [int(seed) for seed in given.seeds.split(",")]
-    text = data.Data(given.data, shape, device)
+    text = data.Data(given.data, shape, device, model.encoder(given.model))
     if given.jit == "on":
         took = train.prepare(chosen, text, options)
         print(f"prepared in {took:.1f} s", file=sys.stderr)
@@ -114,7 +112,10 @@ def main(argv=None):
         except Error as error:  # an arm that this device cannot run does not stop the others
             print(f"{run.arm} seed {run.seed}: {error}", file=sys.stderr)
             failed = 1
-    return (report.write(given.out) if rank == 0 else 0) or failed
+    code = report.write(given.out) if rank == 0 else 0
+    if world > 1:
+        torch.distributed.destroy_process_group()
+    return code or failed
 
 
 if __name__ == "__main__":

@@ -22,6 +22,10 @@ _RHT64_SR = dataclasses.replace(recipes.amazon_rht_sr.wgrad)
 _RHT64_RNE = _rne("ts34", rotation=64, signs="per_call")
 _SR = Product(a=_SR_BOTH, b=_SR_BOTH)
 
+_EVEN_H32 = _rne("even", rotation=32)
+_EVEN_RHT64 = _rne("even", rotation=64, signs="per_call")
+_SR_RHT64 = dataclasses.replace(_SR_DY, rotation=64, signs="per_call")
+
 CONTROL = "control_half_noise"
 
 
@@ -48,6 +52,11 @@ ARMS = {arm.name: arm for arm in (
     _arm("dw_rht64_rne", HIGH, _RHT64_RNE, _RHT64_RNE),
     _arm("dw_rht64_sr", HIGH, _RHT64_SR, _RHT64_SR),
     _arm("w_h16_sr", HIGH, HIGH, dataclasses.replace(_SR_DY, rotation=16)),
+    # What the errors of real tensors suggest (docs/evidence/tensors-h200.md).
+    _arm("fdw_even_h32", _EVEN_H32, _EVEN_H32, _EVEN_H32),
+    _arm("fd_even_w_rht64", _EVEN, _EVEN, _EVEN_RHT64),
+    _arm("fd_even_h32_w_rht64", _EVEN_H32, _EVEN_H32, _EVEN_RHT64),
+    _arm("fd_even_h32_w_rht64_sr", _EVEN_H32, _EVEN_H32, _SR_RHT64),
     # Half of the elements get no noise (see control.py), as in a published kernel: a study that cannot
     # tell it from `fdw_rceil_sr_grad` cannot tell good noise from bad.
     _arm(CONTROL, _RCEIL, _SR_DY, _SR_DY),

@@ -1,4 +1,4 @@
-"""Bytes to train on: a file, a folder, or the sources of Python's own library."""
+"""Text to train on: a file, a folder, or the sources of Python's own library."""
 
 import hashlib
 import pathlib
@@ -31,15 +31,17 @@ def gather(source):
 class Data:
     """Batches that depend on the seed and step alone. The last twentieth is for validation."""
 
-    def __init__(self, source, shape, device):
+    def __init__(self, source, shape, device, encode=None):
+        """encode: what makes tokens of the bytes (default: each byte is one)."""
         text, self.name = gather(source)
-        if len(text) < 40 * (shape.context + 1):
-            raise ValueError(f"{len(text)} bytes of data: at least {40 * (shape.context + 1)} are "
-                             "needed")
         self.digest = hashlib.sha256(text).hexdigest()
         self.size = len(text)
-        whole = torch.frombuffer(bytearray(text), dtype=torch.uint8).to(device)
-        split = len(text) * 19 // 20
+        whole = encode(text) if encode else torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        if len(whole) < 40 * (shape.context + 1):
+            raise ValueError(f"{len(whole)} tokens of data: at least {40 * (shape.context + 1)} are "
+                             "needed")
+        whole = whole.to(device)
+        split = len(whole) * 19 // 20
         self.train, self.held_out = whole[:split], whole[split:]
         self.shape, self.device = shape, device
 

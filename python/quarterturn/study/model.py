@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import math
+import pathlib
 
 import torch
 from torch.nn import functional
@@ -92,11 +93,50 @@ class Transformer(torch.nn.Module):
         return self.lm_head(self.norm(x))
 
 
+def _is_folder(name):
+    return name not in SHAPES and pathlib.Path(name).is_dir()
+
+
+def shape_of(name, batch=None, context=None, rate=None):
+    """The Shape of a model, with what is given in place of its own. A Hugging Face folder's starts
+    from 8 sequences of 512 tokens and the rate 1e-4; of module:function only batch, context and rate
+    mean anything, and are those of "small"."""
+    shape = SHAPES.get(name, SHAPES["small"])
+    if _is_folder(name):
+        from . import hugging_face
+        told = hugging_face.config(name)
+        width = told.hidden_size
+        shape = Shape(told.num_hidden_layers, width, told.num_attention_heads,
+                      getattr(told, "intermediate_size", None) or 4 * width,
+                      min(512, told.max_position_embeddings), 8, 1e-4)
+    given = {"batch": batch, "context": context, "rate": rate}
+    return dataclasses.replace(shape, **{key: value for key, value in given.items() if value})
+
+
 def make(name, shape):
-    """"small", "tiny", or module:function, which gives a module from tokens to logits."""
+    """"small", "tiny", module:function, which gives a module from tokens to logits, or a Hugging Face
+    folder."""
     if name in SHAPES:
         return Transformer(shape)
+    if _is_folder(name):
+        from . import hugging_face
+        return hugging_face.model(name)
     module, _, function = name.partition(":")
     if not function:
-        raise ValueError(f"--model {name}: {', '.join(SHAPES)} or module:function")
+        raise ValueError(f"--model {name}: {', '.join(SHAPES)}, module:function, or a folder that is "
+                         "there")
     return getattr(importlib.import_module(module), function)()
+
+
+def encoder(name):
+    """What makes tokens of text, where a model does not take bytes; else None."""
+    if not _is_folder(name):
+        return None
+    from . import hugging_face
+    return lambda text: hugging_face.tokens(name, text)
+
+
+def logits(model, tokens):
+    """Of tokens [batch, length]: [batch, length, words]."""
+    out = model(tokens)
+    return getattr(out, "logits", out)

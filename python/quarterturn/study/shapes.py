@@ -32,9 +32,9 @@ def parser():
                                   description="Tunes what one training step of a model calls.")
     add = out.add_argument
     add("--recipe", required=True, help="a preset or recipe file")
-    add("--model", default="small", help="small, tiny, or module:function")
+    add("--model", default="small", help="small, tiny, module:function, or a Hugging Face folder")
     add("--batch", type=int, help="sequences a step (default: the model's)")
-    add("--context", type=int, help="bytes of a sequence (default: the model's)")
+    add("--context", type=int, help="tokens of a sequence (default: the model's)")
     add("--device", help="cpu or cuda (default: cuda if there is one)")
     add("--db", help="the tuning database (default: where `qturn config` says)")
     add("--candidates", type=int, help="plans of one problem that are tried at most")
@@ -45,22 +45,20 @@ def parser():
 
 def called(given):
     """[{problem, plan, match}] of one training step."""
-    import dataclasses
     import torch
     from .. import nn, recipes, torch_ops
     from . import data, model
     from .train import loss_of
     if given.db:
         torch_ops.configure(given.device, database=given.db)
-    shape = model.SHAPES.get(given.model, model.SHAPES["small"])
-    shape = dataclasses.replace(shape, **{name: value for name, value in (
-        ("batch", given.batch), ("context", given.context)) if value})
+    shape = model.shape_of(given.model, given.batch, given.context)
     torch.manual_seed(0)
     module = model.make(given.model, shape).to(given.device)
     noise = nn.convert(module, recipes.load(given.recipe))
     nn.prepare(module, shape.batch * shape.context)
     noise.set(step=0)
-    loss_of(module, data.Data(None, shape, given.device).batch(0, 0), given.device).backward()
+    text = data.Data(None, shape, given.device, model.encoder(given.model))
+    loss_of(module, text.batch(0, 0), given.device).backward()
     return torch_ops.kernels()
 
 

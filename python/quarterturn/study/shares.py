@@ -155,11 +155,11 @@ def main(argv=None):
     if not torch.cuda.is_available():
         print("shares: kernels are profiled on a GPU, and there is none", file=sys.stderr)
         return 1
-    shape = model.SHAPES.get(given.model, model.SHAPES["small"])
+    shape = model.shape_of(given.model)
     if given.width:
         shape = dataclasses.replace(shape, inner=shape.inner * given.width // shape.width // 128 * 128,
                                     heads=given.width // 64, width=given.width)
-    text = data.Data(given.data, shape, "cuda")
+    text = data.Data(given.data, shape, "cuda", model.encoder(given.model))
     rows = measured(given, shape, text.batch(0, 0), lambda line: print(line, file=sys.stderr))
     facts = (f"{given.model} {dataclasses.asdict(shape)}, {given.steps} steps each; "
              f"{torch.cuda.get_device_name(0)}; quarterturn {version()}, torch {torch.__version__}")

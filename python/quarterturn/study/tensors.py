@@ -330,8 +330,8 @@ def main(argv=None):
     from .train import device_name
     given.device = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
     torch_ops.configure(given.device, jit=given.jit)
-    shape = model.SHAPES.get(given.model, model.SHAPES["small"])
-    text = data.Data(given.data, shape, given.device)
+    shape = model.shape_of(given.model)
+    text = data.Data(given.data, shape, given.device, model.encoder(given.model))
     errors, inside = study(given, shape, text, lambda line: print(line, file=sys.stderr))
     facts = (f"{given.model} {dataclasses.asdict(shape)}, tensors at steps "
              f"{', '.join(map(str, given.steps))} of bf16 training, up to {given.rows} rows and {given.tokens} tokens each, "

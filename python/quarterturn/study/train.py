@@ -50,7 +50,7 @@ def rate_at(step, steps, peak):
 def loss_of(model, batch, device):
     tokens, targets = batch
     with torch.autocast(device, dtype=torch.bfloat16):
-        logits = model(tokens)
+        logits = models.logits(model, tokens)
     return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
 
@@ -179,6 +179,7 @@ class Run:
                 if time.monotonic() > options.deadline and done < options.steps:
                     self._save(done, model, optimizer)
                     raise OutOfTime
+            noise.set(token0=0, tokens=0)  # each rank has the whole batch from here on
             self._log({"validation": self._validate(model), "probe": self._probe(model, noise)})
         if options.keep_models and options.rank == 0:
             self._keep(model)
