@@ -1,7 +1,53 @@
-"""What NumPy arrays and torch tensors have in common here: memory, shape, strides and a type."""
+"""What NumPy arrays, torch tensors and objects with __dlpack__ have in common here: memory, shape,
+strides and a type."""
+
+from . import _dlpack
 
 _TYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 _NAMES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+
+
+class Given:
+    """An operand that a caller gave: `array` (NumPy's or PyTorch's, over the caller's memory), its
+    `type` ("f32", "f16", "bf16"), and `give(result, type)`, which makes results of its library."""
+
+    __slots__ = ("array", "type", "give")
+
+    def __init__(self, array, what, type=None):
+        self.give = _as_it_is
+        if not is_torch(array) and not _is_numpy(array):
+            array, self.give, found = _foreign(array, what)
+            if found == "bf16" and type in (None, "bf16"):
+                self.array, self.type = array, found
+                return
+            if found != "bf16" and array.dtype == "uint8":
+                raise TypeError(f"{what} holds uint8: float32, float16 or bfloat16 is taken")
+        self.array, self.type = array, type_of(array, type)
+
+
+def _as_it_is(result, type):
+    return result
+
+
+def _foreign(array, what):
+    """A DLPack object as (array, give, type or None)."""
+    if not (hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__")):
+        raise TypeError(f"{what} is a {type(array).__name__}: a NumPy array, a torch tensor or an "
+                        "object with __dlpack__ and __dlpack_device__ is taken")
+    if _dlpack.device_of(array, what) == "cpu":
+        found, kind = _dlpack.to_numpy(array, what)
+        return found, _dlpack.giver(array), kind
+    try:
+        import torch
+    except ImportError:
+        raise TypeError(f"{what} is on a GPU and of {type(array).__module__}: results and workspace "
+                        "there come from PyTorch's allocator; install torch") from None
+    return torch.from_dlpack(array), _dlpack.giver(array), None
+
+
+def _is_numpy(array):
+    import numpy
+    return isinstance(array, numpy.ndarray)
 
 
 def is_torch(array):
@@ -33,9 +79,11 @@ def pointer_of(array):
 
 
 def matrix_of(array, what):
-    """Rows, columns and the distance between rows, in elements; batch entries first."""
+    """Batch entries, rows, columns, and the distances between rows and between entries, in
+    elements."""
     if array.ndim not in (2, 3):
-        raise ValueError(f"{what} has {array.ndim} dimensions; [rows, k] or [batch, rows, k] is taken")
+        raise ValueError(f"{what} has {array.ndim} dimensions; [rows, k] or [batch, rows, k] is "
+                         "taken")
     size = array.element_size() if is_torch(array) else array.itemsize
     strides = tuple(array.stride()) if is_torch(array) else tuple(
         s // size for s in array.strides)
@@ -44,6 +92,9 @@ def matrix_of(array, what):
                          f"(strides {strides}); make it contiguous")
     batch = array.shape[0] if array.ndim == 3 else 1
     ld = strides[-2] if array.shape[-2] > 1 else array.shape[-1]
+    if ld < 0 or (array.ndim == 3 and strides[0] < 0):
+        raise ValueError(f"{what}: its rows go backwards in memory (strides {strides}); make it "
+                         "contiguous")
     return batch, array.shape[-2], array.shape[-1], ld, (strides[0] if array.ndim == 3 else 0)
 
 

@@ -1,11 +1,15 @@
 """Prepared plans for calls that come often: one for a range of token counts, its argument blocks kept."""
 
 import ctypes as c
+import functools
 import threading
 
-from . import _LIB, Context, Error, _check, _initialised
+from ._abi import ABI
+from ._context import Context
+from ._library import LIB, Error, check
 
 _LEAST_RANGES = ((0, 16), (17, 64))
+_MOST_CALLS = 4096
 
 
 def token_range(tokens):
@@ -29,48 +33,86 @@ def sign_words(signs):
     return [(value >> 32 * i) & 0xFFFFFFFF for i in range(8)]
 
 
-class Block:
-    """One qturn_args and views of its operands; used by one call at a time."""
+def _words_of(struct, prefix="", base=0):
+    """(member, index) of what has eight bytes of a qturn_args to itself."""
+    fields = [(name, kind, getattr(struct, name).offset) for name, kind in struct._fields_]
+    ends = [offset for _, _, offset in fields[1:]] + [c.sizeof(struct)]
+    for (name, kind, offset), end in zip(fields, ends):
+        if issubclass(kind, c.Structure):
+            yield from _words_of(kind, f"{prefix}{name}.", base + offset)
+        elif offset % 8 == 0 and end - offset == 8:
+            yield prefix + name, (base + offset) // 8
 
-    __slots__ = ("args", "ref", "a", "b", "d", "d2")
 
-    def __init__(self, plan, words):
-        self.args = _initialised("args")
-        for name in ("a", "b", "d", "d2"):
-            view = getattr(self.args, name)
-            setattr(self, name, view)
-            try:
-                operand = plan.operand(name)
-            except Error:  # not every plan has all four
-                continue
-            if words and name in ("a", "b"):
-                operand.sign_mask = (c.c_uint32 * 8)(*words)
-            setattr(self.args, name, operand)
-        self.args.workspace_bytes = plan.workspace_bytes
-        self.ref = c.byref(self.args)
+_ARGS = ABI.structs["args"]
+WORD = dict(_words_of(_ARGS))  # {"m": 1, "a.data": ...}: where a block's words have a member
 
 
 class Prepared:
-    """A plan and the blocks that wait for its next calls (several threads may take one each)."""
+    """A plan of a context, and what its operands mean in every call."""
 
-    def __init__(self, context, words=None, **members):
+    def __init__(self, context, masks=None, **members):
         self.plan = context.prepare(context.problem(**members))
         self.workspace_bytes = self.plan.workspace_bytes
-        self.draws = False
-        self._words, self._free = words, []
+        self._operands = []
+        for name in ("a", "b", "d", "d2"):
+            try:
+                operand = self.plan.operand(name)
+            except Error:  # not every plan has all four
+                continue
+            if masks and name in ("a", "b"):
+                operand.sign_mask = (c.c_uint32 * 8)(*masks)
+            self._operands.append((name, operand))
+
+    def block(self, members):
+        """(words, run): a qturn_args as a sequence of 64-bit words, indexed by WORD, with `members`
+        set, and qturn_run of it. One call at a time may use it, while this Prepared lives."""
+        memory = bytearray(c.sizeof(_ARGS))
+        args = _ARGS.from_buffer(memory)
+        LIB.qturn_args_init(c.byref(args))
+        for name, operand in self._operands:
+            setattr(args, name, operand)
+        for name, value in members.items():
+            operand, _, member = name.rpartition(".")
+            setattr(getattr(args, operand) if operand else args, member, value)
+        args.workspace_bytes = self.workspace_bytes
+        return memoryview(memory).cast("Q"), functools.partial(
+            LIB.qturn_run, self.plan._handle, c.byref(args))
+
+
+class Call:
+    """A prepared plan at one size, with blocks that wait for its next calls: several threads may
+    take one each. `outputs`, `copied` and `draws` are the caller's own."""
+
+    __slots__ = ("prepared", "workspace_bytes", "outputs", "copied", "draws", "_members", "_free")
+
+    def __init__(self, prepared, outputs=(), copied=(), draws=False, **members):
+        self.prepared, self.workspace_bytes = prepared, prepared.workspace_bytes
+        self.outputs, self.copied, self.draws = outputs, copied, draws
+        self._members, self._free = members, []
 
     def take(self):
         try:
             return self._free.pop()
         except IndexError:
-            return Block(self.plan, self._words)
+            return self.prepared.block(self._members)
 
     def run(self, block):
-        """Runs and takes the block back, whatever happens."""
-        status = _LIB.qturn_run(self.plan._handle, block.ref)
+        """Runs and takes the block back, whatever the status."""
+        status = block[1]()
         self._free.append(block)
         if status:
-            _check(status)
+            check(status)
+
+
+class Calls(dict):
+    """Calls by what tells them apart. Sizes that keep changing do not fill the memory."""
+
+    def add(self, key, call):
+        if len(self) >= _MOST_CALLS:
+            self.clear()
+        self[key] = call
+        return call
 
 
 class Contexts:
@@ -104,3 +146,8 @@ class Contexts:
         """{back end: what its first context's answers hash to}, of contexts that are in use."""
         return {backend: context.snapshot_hash()
                 for (backend, index), context in sorted(self._made.items(), reverse=True)}
+
+    def reload(self):
+        """Contexts in use read their databases again."""
+        for context in list(self._made.values()):
+            context.reload()

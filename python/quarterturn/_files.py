@@ -52,7 +52,7 @@ def parser():
         "a time is in memory; OUT appears whole or not at all.")
     convert.add_argument("source", metavar="IN", type=pathlib.Path)
     convert.add_argument("target", metavar="OUT", type=pathlib.Path)
-    convert.add_argument("--to", required=True, choices=("compressed-tensors", "gpt-oss"))
+    convert.add_argument("--to", required=True, choices=tuple(formats.FORMS))
     quantize = commands.add_parser(
         "quantize", help="the matrices of a safetensors file to MXFP4",
         description="Quantises each matrix NAME.weight but embeddings, norms and heads into "

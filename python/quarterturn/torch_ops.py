@@ -13,6 +13,8 @@ ranges of token counts (see _calls.token_range), so a new count seldom prepares 
 a traced graph. Operators run on PyTorch's current stream; outputs and workspace are PyTorch's
 memory. On CUDA, prepare before capturing: one call of each shape outside of the graph.
 
+What a call costs the host beside the kernel is told by bench/operators.py.
+
 `noise` is a tensor made by `noise(seed=..., step=..., ...)`; `place` is a CPU tensor of int64 of one
 layer: its number, then where a shard of its weight begins (row, column) in how many rows and columns
 (0: those of this call). They are tensors so that new values do not retrace. A `noise` on the CPU is
@@ -24,20 +26,29 @@ cannot give signs per call or a token origin, which kernels take from the call.
 import torch
 
 from . import _calls
+from ._calls import WORD
+from ._memory import allocator, stream
+from ._noise import (DY, NOISE_FIELDS, WEIGHT, Drawn, X, drawn, is_random, noise,  # noqa: F401
+                     noise_stream, noise_values, sign_seed)
 
 _CONTEXTS = _calls.Contexts()
 configure = _CONTEXTS.configure
 plan_hashes = _CONTEXTS.hashes
 
-X, WEIGHT, DY = 0, 1, 2  # whose values `quantize` rounds: each draws noise of its own
-
 _TYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
-_PREPARED = {}
+_PREPARED = {}           # plans, each for a range of token counts
+_CALLS = _calls.Calls()  # those plans at the sizes that were called
 _RANGES = {}
 _REPRODUCIBILITY = ["run_to_run"]
 
 _LIBRARY = torch.library.Library("quarterturn", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
+
+
+def forget():
+    """Every problem is prepared anew when it is next called."""
+    _PREPARED.clear()
+    _CALLS.clear()
 
 
 def use_tokens(lo, hi=None):
@@ -46,7 +57,7 @@ def use_tokens(lo, hi=None):
     hi = lo if hi is None else hi
     for tokens in range(lo, hi + 1):
         _RANGES[tokens] = (lo, hi)
-    _PREPARED.clear()
+    forget()
 
 
 def use_reproducibility(kind):
@@ -56,15 +67,23 @@ def use_reproducibility(kind):
         raise ValueError(f"'{kind}': any, run_to_run or batch_invariant")
     if kind != _REPRODUCIBILITY[0]:
         _REPRODUCIBILITY[0] = kind
-        _PREPARED.clear()
+        forget()
+
+
+def reload():
+    """Later calls go by what the tuning databases say now. Graphs that were captured keep theirs."""
+    _CONTEXTS.reload()
+    forget()
 
 
 def kernels():
-    """What was prepared so far and still is: [{problem, plan, match}]."""
+    """What was prepared so far and still is: [{problem, plan, match, device}]."""
     out = []
     for prepared in list(_PREPARED.values()):
-        told = prepared.plan._context.explain(prepared.plan.problem)
-        out.append({name: told[name] for name in ("problem", "plan", "match")})
+        context = prepared.plan._context
+        told = context.explain(prepared.plan.problem)
+        out.append({**{name: told[name] for name in ("problem", "plan", "match")},
+                    "device": context.name})
     return out
 
 
@@ -75,142 +94,38 @@ def _range(tokens):
     return found
 
 
-# ---- words of counters ----
-
-_MASK = (1 << 64) - 1
-
-
-def _mixed(*words):
-    """64 bits that depend on every word (SplitMix64's finaliser over a running sum)."""
-    state = 0
-    for word in words:
-        state = (state + (word & _MASK) + 0x9E3779B97F4A7C15) & _MASK
-        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
-        state ^= state >> 31
-    return state
-
-
-def _word(*words):
-    return _mixed(*words) & 0xFFFFFFFF
-
-
-def noise_stream(layer, step, microbatch, tensor):
-    """The 32-bit counter word of one tensor's rounding: one of the layer and tensor plus one of the
-    time. A weight is rounded once a step, so its word does not depend on the microbatch."""
-    return (_word(layer, tensor) + _word(step, 0 if tensor == WEIGHT else microbatch)) & 0xFFFFFFFF
-
-
-def sign_seed(seed, layer, step):
-    """Of signs drawn per call: one vector for each layer and step, whatever the product."""
-    return _mixed(seed, layer, step)
-
-
-NOISE_FIELDS = ("seed", "sign_seed", "step", "microbatch", "token0", "tokens")
-
-
-def signed(value):
-    """A 64-bit word as int64."""
-    value &= _MASK
-    return value - (1 << 64) if value >> 63 else value
-
-
-def noise_values(**fields):
-    """The numbers of a noise tensor: NOISE_FIELDS, then the words of time, of X and dY and of
-    weights, which kernels read."""
-    unknown = sorted(set(fields) - set(NOISE_FIELDS))
-    if unknown:
-        raise TypeError(f"noise has no '{unknown[0]}'; it has {', '.join(NOISE_FIELDS)}")
-    step, microbatch = fields.get("step", 0), fields.get("microbatch", 0)
-    return [signed(fields.get(name, 0)) for name in NOISE_FIELDS] + [
-        _word(step, microbatch), _word(step, 0)]
-
-
-def noise(device="cpu", **fields):
-    """What operators draw by: seed, sign_seed (64 bits each), step, microbatch, token0 and tokens (the
-    first token of this call and how many there are in all; 0: those of this call)."""
-    return torch.tensor(noise_values(**fields), dtype=torch.int64, device=device)
-
-
-class Drawn:
-    """Where a call's noise and signs come from."""
-
-    __slots__ = ("seed", "stream", "seed_at", "stream_at", "sign_seed", "rows", "columns")
-
-    def __init__(self, noise, place, tensor, signs):
-        layer, row0, column0, rows, columns = (
-            place.tolist() if place is not None else (0, 0, 0, 0, 0))
-        self.seed = self.sign_seed = token0 = tokens = 0
-        self.stream = _word(layer, tensor)
-        self.seed_at = self.stream_at = None
-        if noise.is_cuda:
-            if signs == "per_call":
-                raise ValueError("signs = 'per_call' with noise on the GPU: signs are drawn from "
-                                 "the call; give noise on the CPU")
-            self.seed_at = noise.data_ptr()
-            self.stream_at = self.seed_at + (56 if tensor == WEIGHT else 48)
-        else:
-            seed, signs, step, _, token0, tokens, word, weight_word = noise.tolist()
-            self.seed = seed & _MASK
-            self.stream = (self.stream + (weight_word if tensor == WEIGHT else word)) & 0xFFFFFFFF
-            self.sign_seed = sign_seed(signs, layer, step)
-        # First element and length of both axes of the whole tensor; X is [tokens, columns of W],
-        # dY [tokens, rows of W].
-        down = (row0, rows) if tensor == WEIGHT else (token0, tokens)
-        along = (row0, rows) if tensor == DY else (column0, columns)
-        self.rows = (down[0], *along)     # row0, k0, k_global of a row-wise copy
-        self.columns = (along[0], *down)  # of the transposed copy, in its own coordinates
-
-    def has_all_rows(self, m):
-        """As a call that gives both copies takes it."""
-        return self.columns[1] == 0 and self.columns[2] in (0, m)
-
-    def fill(self, args, transposed):
-        args.noise_seed, args.noise_stream = self.seed, self.stream
-        args.noise_seed_at, args.noise_stream_at = self.seed_at, self.stream_at
-        args.row0, args.k0, args.k_global = self.columns if transposed else self.rows
-        args.a.sign_seed = args.b.sign_seed = self.sign_seed
-
-
-def _is_random(rounding, signs):
-    return rounding.startswith("sr") or signs == "per_call"
-
-
-def _drawn(x, noise, place, tensor, rounding, signs):
-    if noise is None:
-        raise ValueError(f"rounding {rounding}, signs {signs}: give `noise`, a tensor that "
-                         "quarterturn.torch_ops.noise(...) makes")
-    if x.is_cuda and not noise.is_cuda and torch.cuda.is_current_stream_capturing():
-        raise RuntimeError("this noise is on the CPU: every replay of the CUDA graph would repeat it. "
-                           "Give noise on the GPU, or run this part eagerly")
-    return Drawn(noise, place, tensor, signs)
-
-
 # ---- running ----
 
-def _index(x):
-    return x.device.index if x.is_cuda else -1
+_A, _A_SCALES, _A_LD = WORD["a.data"], WORD["a.scales"], WORD["a.ld"]
+_B, _B_SCALES, _B_LD = WORD["b.data"], WORD["b.scales"], WORD["b.ld"]
+_D, _D_SCALES = WORD["d.data"], WORD["d.scales"]
+_D2, _D2_SCALES = WORD["d2.data"], WORD["d2.scales"]
+_STREAM, _WORKSPACE, _BIAS, _C = WORD["stream"], WORD["workspace"], WORD["bias"], WORD["c"]
 
 
-def _start(prepared, index):
+def _start(call, index, new):
     """A block with workspace and stream set; the workspace must live until the run."""
-    block = prepared.take()
+    block = call.take()
+    size = call.workspace_bytes
     workspace = None
-    size = prepared.workspace_bytes
     if index >= 0:
-        block.args.stream = torch._C._cuda_getCurrentRawStream(index)
+        block[0][_STREAM] = stream(index)
         if size:
-            workspace = torch.empty(size, dtype=torch.uint8, device=f"cuda:{index}")
-            block.args.workspace = workspace.data_ptr()
+            workspace = new((size,), (1,), torch.uint8)
+            block[0][_WORKSPACE] = workspace.data_ptr()
     elif size:
-        workspace = torch.empty(size + 64, dtype=torch.uint8)
+        workspace = new((size + 64,), (1,), torch.uint8)
         at = workspace.data_ptr()
-        block.args.workspace = at + -at % 64
+        block[0][_WORKSPACE] = at + -at % 64
     return block, workspace
 
 
-def _context(index):
-    return _CONTEXTS.get("cuda", index) if index >= 0 else _CONTEXTS.get("cpu", -1)
+def _prepared(key, index, masks=None, **members):
+    found = _PREPARED.get(key)
+    if found is None:
+        context = _CONTEXTS.get("cuda", index) if index >= 0 else _CONTEXTS.get("cpu", -1)
+        found = _PREPARED[key] = _calls.Prepared(context, masks, **members)
+    return found
 
 
 def _type(tensor, what):
@@ -222,15 +137,21 @@ def _type(tensor, what):
 
 
 def _matrix(x, what):
-    """x, its rows, columns and the distance of its rows."""
+    """Rows, columns, the distance of rows, and whether the matrix must be copied to be taken."""
     if x.dim() != 2:
         raise ValueError(f"{what} has {x.dim()} dimensions: a matrix is taken; reshape it")
     rows, columns = x.shape
-    if x.is_contiguous():
-        return x, rows, columns, columns
-    if x.stride(1) != 1 and columns > 1:
-        return x.contiguous(), rows, columns, columns
-    return x, rows, columns, x.stride(0) if rows > 1 else columns
+    if x.is_contiguous() or (x.stride(1) != 1 and columns > 1):
+        return rows, columns, columns, not x.is_contiguous()
+    return rows, columns, x.stride(0) if rows > 1 else columns, False
+
+
+def _same_device(index, **tensors):
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.get_device() != index:
+            here = "the CPU" if index < 0 else f"cuda:{index}"
+            raise ValueError(f"{name} is on {tensor.device}, the first tensor on {here}: all "
+                             "operands must be on one device")
 
 
 def _padded(k, rotation):
@@ -250,63 +171,73 @@ _LIBRARY.define(
     "bool biased=False, int tensor=0) -> (Tensor, Tensor, Tensor, Tensor)", tags=_TAGS)
 
 
-def _prepare_quantize(key, x, m):
-    copies, index, _, k, _, rotation, rounding, scale_rule, scale_block, signs, biased = key
-    prepared = _calls.Prepared(
-        _context(index), _calls.sign_words(signs), op="quantize", role="wgrad", m=_range(m), k=k,
+def _copy_shapes(rows, k, rotation):
+    """Shapes, strides and type of one copy's codes and scales."""
+    padded = _padded(k, rotation)
+    return (((rows, padded // 2), (padded // 2, 1), torch.uint8),
+            ((rows, padded // 32), (padded // 32, 1), torch.uint8))
+
+
+def _quantize_at(key, x, copies, rotation, rounding, scale_rule, scale_block, signs, biased):
+    """The Call of a key that is new."""
+    if copies not in ("rows", "columns", "both"):
+        raise ValueError(f"copies = '{copies}': rows or columns; quantize_both gives both")
+    m, k, ld, copied = _matrix(x, "x")
+    index = x.get_device()
+    prepared = _prepared(
+        (copies, index, x.dtype, k, _range(m), rotation, rounding, scale_rule, scale_block, signs,
+         biased), index, _calls.sign_words(signs), op="quantize", role="wgrad", m=_range(m), k=k,
         a_type=_type(x, "x"), d_type="mxfp4", d_layout="plain", rotation=rotation,
         a_rounding=rounding, scale_rule=scale_rule, scale_block=scale_block,
         signs=signs.partition(":")[0], copies=copies, biased="allowed" if biased else "refused")
-    prepared.draws = _is_random(rounding, signs)
-    _PREPARED[key] = prepared
-    return prepared
-
-
-def _empty_copy(x, rows, k, rotation):
-    padded = _padded(k, rotation)
-    return (x.new_empty((rows, padded // 2), dtype=torch.uint8),
-            x.new_empty((rows, padded // 32), dtype=torch.uint8))
-
-
-def _quantize_call(x, noise, place, rotation, rounding, scale_rule, scale_block, signs, copies,
-                   biased, tensor):
-    x, m, k, ld = _matrix(x, "x")
-    index = _index(x)
-    key = (copies, index, x.dtype, k, _range(m)[1], rotation, rounding, scale_rule, scale_block,
-           signs, biased)
-    prepared = _PREPARED.get(key) or _prepare_quantize(key, x, m)
-    out = _empty_copy(x, *((k, m) if copies == "columns" else (m, k)), rotation)
-    block, workspace = _start(prepared, index)
-    args, a, d = block.args, block.a, block.d
-    args.m, args.k = m, k
-    a.data, a.ld = x.data_ptr(), ld
-    d.data, d.scales = out[0].data_ptr(), out[1].data_ptr()
+    outputs = _copy_shapes(*((k, m) if copies == "columns" else (m, k)), rotation)
     if copies == "both":
-        out += _empty_copy(x, k, m, rotation)
-        block.d2.data, block.d2.scales = out[2].data_ptr(), out[3].data_ptr()
-    if prepared.draws:
-        _drawn(x, noise, place, tensor, rounding, signs).fill(args, copies == "columns")
-    prepared.run(block)
-    return out
+        outputs += _copy_shapes(k, m, rotation)
+    return _CALLS.add(key, _calls.Call(prepared, outputs, copied, is_random(rounding, signs),
+                                       **{"m": m, "k": k, "a.ld": ld}))
 
 
 def quantize(x, noise=None, place=None, *, rotation=0, rounding="rne", scale_rule="rceil",
-              scale_block="1x32", signs="none", copies="rows", biased=False, tensor=X):
-    if copies not in ("rows", "columns"):
-        raise ValueError(f"copies = '{copies}': rows or columns; quantize_both gives both")
-    return _quantize_call(x, noise, place, rotation, rounding, scale_rule, scale_block, signs,
-                          copies, biased, tensor)
+             scale_block="1x32", signs="none", copies="rows", biased=False, tensor=X):
+    index = x.get_device()
+    key = (x.shape, x.dtype, index, x.is_contiguous() or x.stride(), copies, rotation, rounding,
+           scale_rule, scale_block, signs, biased)
+    call = _CALLS.get(key) or _quantize_at(key, x, copies, rotation, rounding, scale_rule,
+                                           scale_block, signs, biased)
+    draws = drawn(x, noise, place, tensor, rounding, signs) if call.draws else None
+    if call.copied:
+        x = x.contiguous()
+    new, outputs = allocator(index), call.outputs
+    codes, scales = new(*outputs[0]), new(*outputs[1])
+    block, workspace = _start(call, index, new)
+    words = block[0]
+    words[_A] = x.data_ptr()
+    words[_D], words[_D_SCALES] = codes.data_ptr(), scales.data_ptr()
+    if draws:
+        draws.fill(words, copies == "columns")
+    if len(outputs) == 2:
+        call.run(block)
+        return codes, scales
+    more, more_scales = new(*outputs[2]), new(*outputs[3])
+    words[_D2], words[_D2_SCALES] = more.data_ptr(), more_scales.data_ptr()
+    call.run(block)
+    return codes, scales, more, more_scales
 
 
 def quantize_both(x, noise=None, place=None, *, rotation=0, rounding="rne", scale_rule="rceil",
-                   scale_block="1x32", signs="none", biased=False, tensor=X):
+                  scale_block="1x32", signs="none", biased=False, tensor=X):
+    settings = dict(rotation=rotation, rounding=rounding, scale_rule=scale_rule,
+                    scale_block=scale_block, signs=signs, biased=biased, tensor=tensor)
     if rounding.startswith("sr") and noise is not None and not Drawn(
             noise, place, tensor, signs).has_all_rows(x.shape[0]):
-        return tuple(part for copies in ("rows", "columns") for part in _quantize_call(
-            x, noise, place, rotation, rounding, scale_rule, scale_block, signs, copies, biased,
-            tensor))
-    return _quantize_call(x, noise, place, rotation, rounding, scale_rule, scale_block, signs,
-                          "both", biased, tensor)
+        return (*quantize(x, noise, place, **settings),
+                *quantize(x, noise, place, copies="columns", **settings))
+    return quantize(x, noise, place, copies="both", **settings)
+
+
+def _empty_copy(x, rows, k, rotation):
+    return tuple(x.new_empty(shape, dtype=dtype)
+                 for shape, _, dtype in _copy_shapes(rows, k, rotation))
 
 
 def _quantize_fake(x, noise=None, place=None, *, rotation=0, rounding="rne", scale_rule="rceil",
@@ -329,24 +260,42 @@ _LIBRARY.define(
     tags=_TAGS)
 
 
-def dequantize(codes, scales, *, rotation=0, dtype=None):
+def _check_operand(codes, scales, what):
+    """Rows and K of a plain operand."""
+    rows, half = codes.shape
+    if half % 16 or scales.shape != (rows, half // 16):
+        raise ValueError(f"{what}: codes are {tuple(codes.shape)}, scales {tuple(scales.shape)}: "
+                         "[rows, K / 2] and [rows, K / 32] belong together")
+    if codes.dtype != torch.uint8 or scales.dtype != torch.uint8:
+        raise TypeError(f"{what}: codes hold {codes.dtype}, scales {scales.dtype}: uint8 is taken")
+    return rows, half * 2
+
+
+def _dequantize_at(key, codes, scales, rotation, dtype):
     rows, k = _check_operand(codes, scales, "codes")
+    index = codes.get_device()
+    _same_device(index, scales=scales)
+    prepared = _prepared(
+        ("dequantize", index, dtype, k, _range(rows), rotation), index, op="dequantize",
+        role="fprop", m=_range(rows), k=k, a_type="mxfp4", d_type=_TYPES[dtype], a_layout="plain",
+        rotation=rotation)
+    return _CALLS.add(key, _calls.Call(prepared, ((rows, k), (k, 1), dtype), m=rows, k=k))
+
+
+def dequantize(codes, scales, *, rotation=0, dtype=None):
+    index = codes.get_device()
     dtype = dtype or torch.float32
+    key = ("dequantize", codes.shape, codes.dtype, index, scales.shape, scales.dtype,
+           scales.get_device(), rotation, dtype)
+    call = _CALLS.get(key) or _dequantize_at(key, codes, scales, rotation, dtype)
     codes, scales = codes.contiguous(), scales.contiguous()
-    lo, hi = _range(rows)
-    index = _index(codes)
-    key = ("dequantize", index, dtype, k, hi, rotation)
-    prepared = _PREPARED.get(key)
-    if prepared is None:
-        prepared = _PREPARED[key] = _calls.Prepared(
-            _context(index), op="dequantize", role="fprop", m=(lo, hi), k=k, a_type="mxfp4",
-            d_type=_TYPES[dtype], a_layout="plain", rotation=rotation)
-    out = codes.new_empty((rows, k), dtype=dtype)
-    block, workspace = _start(prepared, index)
-    block.args.m, block.args.k = rows, k
-    block.a.data, block.a.scales = codes.data_ptr(), scales.data_ptr()
-    block.d.data = out.data_ptr()
-    prepared.run(block)
+    new = allocator(index)
+    out = new(*call.outputs)
+    block, workspace = _start(call, index, new)
+    words = block[0]
+    words[_A], words[_A_SCALES] = codes.data_ptr(), scales.data_ptr()
+    words[_D] = out.data_ptr()
+    call.run(block)
     return out
 
 
@@ -366,72 +315,75 @@ _LIBRARY.define(
     "str spread='any', float alpha=1.0, float beta=1.0) -> ()", tags=_TAGS[:1])
 
 
-def _check_operand(codes, scales, what):
-    rows, half = codes.shape
-    if half % 16 or scales.shape != (rows, half // 16):
-        raise ValueError(f"{what}: codes are {tuple(codes.shape)}, scales {tuple(scales.shape)}: "
-                         "[rows, K / 2] and [rows, K / 32] belong together")
-    if codes.dtype != torch.uint8 or scales.dtype != torch.uint8:
-        raise TypeError(f"{what}: codes hold {codes.dtype}, scales {scales.dtype}: uint8 is taken")
-    return rows, half * 2
-
-
-def _prepare_gemm(key, m, k, lo, hi):
-    _, index, dtype, _, n, _, rotation, ts34, role, contract, spread, side, adds = key
-    more = {} if side is None else dict(bias="per_column", c_type=_TYPES[side])
-    if adds:
-        more["accumulate"] = "accumulate"
-    sizes = dict(k=(lo, hi), m=m) if role == "wgrad" else dict(m=(lo, hi), k=k)
-    prepared = _calls.Prepared(
-        _context(index), op="gemm", role=role, n=n, **sizes, a_type="mxfp4", b_type="mxfp4",
-        d_type=_TYPES[dtype], a_layout="plain", b_layout="plain", rotation=rotation,
-        scale_rule="ts34" if ts34 else "rceil", contract=contract, spread=spread,
-        reproducibility=_REPRODUCIBILITY[0], **more)
-    _PREPARED[key] = prepared
-    return prepared
-
-
-def _gemm_call(d, a, a_scales, b, b_scales, bias, rotation, role, scale_rule, contract, spread,
-               alpha, beta):
+def _gemm_at(key, a, a_scales, b, b_scales, bias, d, dtype, rotation, role, scale_rule, contract,
+             spread, alpha, beta):
+    """The Call of a key that is new. `d` is what is added to; None: a new result."""
     m, k = _check_operand(a, a_scales, "a")
     n, b_k = _check_operand(b, b_scales, "b")
     if k != b_k:
         raise ValueError(f"a has K = {k}, b K = {b_k}: the contracted axes must agree")
+    index = a.get_device()
+    _same_device(index, a_scales=a_scales, b=b, b_scales=b_scales, bias=bias, d=d)
+    more, members = {}, {"m": m, "n": n, "k": k, "alpha": alpha}
+    if bias is not None:
+        if tuple(bias.shape) != (n,):
+            raise ValueError(f"bias is {tuple(bias.shape)}: [{n}] is needed")
+        more = dict(bias="per_column", c_type=_type(bias, "bias"))
+    if d is not None:
+        if tuple(d.shape) != (m, n) or (d.stride(1) != 1 and n > 1):
+            raise ValueError(f"d is {tuple(d.shape)} with strides {d.stride()}: rows of [{m}, {n}],"
+                             " each contiguous, are needed")
+        members["d.ld"] = d.stride(0) if m > 1 else n
+        if beta != 0.0:
+            more["accumulate"] = "accumulate"
+            members.update(ldc=members["d.ld"], beta=beta)
+    tokens = _range(k if role == "wgrad" else m)
+    sizes = dict(m=m, k=tokens) if role == "wgrad" else dict(m=tokens, k=k)
+    ts34 = scale_rule == "ts34"
+    # Of scale rules only ts34 changes a product; the others are what quantising followed.
+    prepared = _prepared(
+        ("gemm", index, dtype, n, *sizes.values(), rotation, ts34, role, contract, spread,
+         None if bias is None else bias.dtype, "accumulate" in more), index, op="gemm", role=role,
+        n=n, **sizes, a_type="mxfp4", b_type="mxfp4", d_type=_TYPES[dtype], a_layout="plain",
+        b_layout="plain", rotation=rotation, scale_rule="ts34" if ts34 else "rceil",
+        contract=contract, spread=spread, reproducibility=_REPRODUCIBILITY[0], **more)
+    return _CALLS.add(key, _calls.Call(prepared, ((m, n), (n, 1), dtype), **members))
+
+
+def _gemm_call(d, dtype, a, a_scales, b, b_scales, bias, rotation, role, scale_rule, contract,
+               spread, alpha, beta):
+    index = a.get_device()
+    key = ("gemm", a.shape, a_scales.shape, b.shape, b_scales.shape, a.dtype, a_scales.dtype,
+           b.dtype, b_scales.dtype, index, a_scales.get_device(), b.get_device(),
+           b_scales.get_device(), dtype, rotation, role, scale_rule, contract, spread, alpha, beta,
+           None if bias is None else (bias.shape, bias.dtype, bias.get_device()),
+           None if d is None else (d.shape, d.stride(), d.get_device()))
+    call = _CALLS.get(key) or _gemm_at(key, a, a_scales, b, b_scales, bias, d, dtype, rotation,
+                                       role, scale_rule, contract, spread, alpha, beta)
     if not (a.is_contiguous() and a_scales.is_contiguous() and b.is_contiguous()
             and b_scales.is_contiguous()):
         a, a_scales, b, b_scales = (t.contiguous() for t in (a, a_scales, b, b_scales))
-    wgrad = role == "wgrad"
-    lo, hi = _range(k if wgrad else m)
-    index = _index(a)
-    # Of scale rules only ts34 changes a product; the others are what quantising followed.
-    key = ("gemm", index, d.dtype, m if wgrad else k, n, hi, rotation, scale_rule == "ts34", role,
-           contract, spread, None if bias is None else bias.dtype, beta != 0.0)
-    prepared = _PREPARED.get(key) or _prepare_gemm(key, m, k, lo, hi)
-    block, workspace = _start(prepared, index)
-    args, block_a, block_b = block.args, block.a, block.b
-    args.m, args.n, args.k, args.alpha = m, n, k, alpha
-    block_a.data, block_a.scales = a.data_ptr(), a_scales.data_ptr()
-    block_b.data, block_b.scales = b.data_ptr(), b_scales.data_ptr()
-    at = d.data_ptr()
-    block.d.data = at
+    new = allocator(index)
+    if d is None:
+        d = new(*call.outputs)
+    block, workspace = _start(call, index, new)
+    words = block[0]
+    words[_A], words[_A_SCALES] = a.data_ptr(), a_scales.data_ptr()
+    words[_B], words[_B_SCALES] = b.data_ptr(), b_scales.data_ptr()
+    words[_D] = at = d.data_ptr()
     if beta != 0.0:
-        block.d.ld = args.ldc = d.stride(0)
-        args.beta, args.c = beta, at
+        words[_C] = at
     if bias is not None:
-        args.bias = bias.data_ptr()
-    prepared.run(block)
+        bias = bias.contiguous()
+        words[_BIAS] = bias.data_ptr()
+    call.run(block)
+    return d
 
 
 def gemm(a, a_scales, b, b_scales, bias=None, *, rotation=0, dtype=None, role="fprop",
-          scale_rule="rceil", contract="exact", spread="any", alpha=1.0):
-    d = a.new_empty((a.shape[0], b.shape[0]), dtype=dtype or torch.bfloat16)
-    if bias is not None:
-        if tuple(bias.shape) != (b.shape[0],):
-            raise ValueError(f"bias is {tuple(bias.shape)}: [{b.shape[0]}] is needed")
-        bias = bias.contiguous()
-    _gemm_call(d, a, a_scales, b, b_scales, bias, rotation, role, scale_rule, contract, spread,
-               alpha, 0.0)
-    return d
+         scale_rule="rceil", contract="exact", spread="any", alpha=1.0):
+    return _gemm_call(None, dtype or torch.bfloat16, a, a_scales, b, b_scales, bias, rotation,
+                      role, scale_rule, contract, spread, alpha, 0.0)
 
 
 def _gemm_fake(a, a_scales, b, b_scales, bias=None, *, rotation=0, dtype=None, role="fprop",
@@ -441,11 +393,8 @@ def _gemm_fake(a, a_scales, b, b_scales, bias=None, *, rotation=0, dtype=None, r
 
 def gemm_add_(d, a, a_scales, b, b_scales, *, rotation=0, role="wgrad", scale_rule="rceil",
               contract="exact", spread="any", alpha=1.0, beta=1.0):
-    if tuple(d.shape) != (a.shape[0], b.shape[0]) or d.stride(1) != 1:
-        raise ValueError(f"d is {tuple(d.shape)} with strides {d.stride()}: rows of "
-                         f"[{a.shape[0]}, {b.shape[0]}], each contiguous, are needed")
-    _gemm_call(d, a, a_scales, b, b_scales, None, rotation, role, scale_rule, contract, spread,
-               alpha, beta)
+    _gemm_call(d, d.dtype, a, a_scales, b, b_scales, None, rotation, role, scale_rule, contract,
+               spread, alpha, beta)
 
 
 def _gemm_add_fake(d, a, a_scales, b, b_scales, *, rotation=0, role="wgrad", scale_rule="rceil",
@@ -461,34 +410,44 @@ _LIBRARY.define(
     "str contract='exact', str spread='any', float alpha=1.0) -> Tensor", tags=_TAGS)
 
 
-def hadamard_gemm(a, b, noise=None, *, rotation=32, rounding="rne", scale_rule="rceil",
-                   signs="none", dtype=None, contract="exact", spread="any", alpha=1.0):
-    (a, m, k, a_ld), (b, n, b_k, b_ld) = _matrix(a, "a"), _matrix(b, "b")
+def _hadamard_gemm_at(key, a, b, rotation, rounding, scale_rule, signs, dtype, contract, spread,
+                      alpha):
+    (m, k, a_ld, a_copied), (n, b_k, b_ld, b_copied) = _matrix(a, "a"), _matrix(b, "b")
     if b_k != k:
         raise ValueError(f"a is {tuple(a.shape)}, b {tuple(b.shape)}: their columns must agree")
-    lo, hi = _range(m)
+    index = a.get_device()
+    _same_device(index, b=b)
+    prepared = _prepared(
+        ("hadamard_gemm", index, a.dtype, b.dtype, dtype, n, k, _range(m), rotation, rounding,
+         scale_rule, signs, contract, spread), index, _calls.sign_words(signs),
+        op="hadamard_gemm", role="fprop", m=_range(m), n=n, k=k, a_type=_type(a, "a"), b_type=_type(b, "b"), d_type=_TYPES[dtype],
+        rotation=rotation, signs=signs.partition(":")[0], scale_rule=scale_rule,
+        a_rounding=rounding, b_rounding=rounding, contract=contract, spread=spread)
+    return _CALLS.add(key, _calls.Call(
+        prepared, ((m, n), (n, 1), dtype), (a_copied, b_copied) if a_copied or b_copied else (),
+        is_random(rounding, signs),
+        **{"m": m, "n": n, "k": k, "a.ld": a_ld, "b.ld": b_ld, "alpha": alpha}))
+
+
+def hadamard_gemm(a, b, noise=None, *, rotation=32, rounding="rne", scale_rule="rceil",
+                  signs="none", dtype=None, contract="exact", spread="any", alpha=1.0):
+    index = a.get_device()
     dtype = dtype or a.dtype
-    index = _index(a)
-    key = ("hadamard_gemm", index, a.dtype, b.dtype, dtype, n, k, hi, rotation, rounding,
-           scale_rule, signs, contract, spread)
-    prepared = _PREPARED.get(key)
-    if prepared is None:
-        prepared = _PREPARED[key] = _calls.Prepared(
-            _context(index), _calls.sign_words(signs), op="hadamard_gemm", role="fprop", m=(lo, hi),
-            n=n, k=k, a_type=_type(a, "a"), b_type=_type(b, "b"), d_type=_TYPES[dtype],
-            rotation=rotation, signs=signs.partition(":")[0], scale_rule=scale_rule,
-            a_rounding=rounding, b_rounding=rounding, contract=contract, spread=spread)
-    d = a.new_empty((m, n), dtype=dtype)
-    block, workspace = _start(prepared, index)
-    args = block.args
-    args.m, args.n, args.k = m, n, k
-    block.a.data, block.a.ld = a.data_ptr(), a_ld
-    block.b.data, block.b.ld = b.data_ptr(), b_ld
-    block.d.data = d.data_ptr()
-    args.alpha = alpha
-    if _is_random(rounding, signs):
-        _drawn(a, noise, None, X, rounding, signs).fill(args, False)
-    prepared.run(block)
+    key = ("hadamard_gemm", a.shape, b.shape, a.dtype, b.dtype, index, b.get_device(), a.stride(),
+           b.stride(), rotation, rounding, scale_rule, signs, dtype, contract, spread, alpha)
+    call = _CALLS.get(key) or _hadamard_gemm_at(key, a, b, rotation, rounding, scale_rule, signs,
+                                                dtype, contract, spread, alpha)
+    draws = drawn(a, noise, None, X, rounding, signs) if call.draws else None
+    if call.copied:
+        a, b = (t.contiguous() if copied else t for t, copied in zip((a, b), call.copied))
+    new = allocator(index)
+    d = new(*call.outputs)
+    block, workspace = _start(call, index, new)
+    words = block[0]
+    words[_A], words[_B], words[_D] = a.data_ptr(), b.data_ptr(), d.data_ptr()
+    if draws:
+        draws.fill(words, False)
+    call.run(block)
     return d
 
 
@@ -526,6 +485,9 @@ register("quantize_both", quantize_both, _quantize_both_fake)
 register("dequantize", dequantize, _dequantize_fake)
 register("gemm", gemm, _gemm_fake)
 register("gemm_add_", gemm_add_, _gemm_add_fake)
+for _name in ("quantize", "quantize_both", "dequantize", "gemm_add_"):
+    # Bytes have no gradients: autograd need not look at these.
+    _LIBRARY.impl(_name, torch.library.fallthrough_kernel, "Autograd")
 register("hadamard_gemm", hadamard_gemm, _hadamard_gemm_fake)
 torch.library.register_autograd("quarterturn::hadamard_gemm", _hadamard_gemm_backward,
                                 setup_context=_hadamard_gemm_context, lib=_LIBRARY)

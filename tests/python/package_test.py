@@ -15,7 +15,7 @@ except ImportError:
     sys.exit(0)
 
 import quarterturn
-from quarterturn import _abi
+from quarterturn import _abi, _library
 
 
 def hadamard(x, g):
@@ -41,7 +41,7 @@ class PackageTest(unittest.TestCase):
     def test_every_struct_has_the_size_that_the_library_has(self):
         for name in ("problem", "operand", "args", "context_options"):
             struct = _abi.ABI.structs[name]()
-            getattr(quarterturn._LIB, f"qturn_{name}_init")(ctypes.byref(struct))
+            getattr(_library.LIB, f"qturn_{name}_init")(ctypes.byref(struct))
             self.assertEqual(struct.struct_size, ctypes.sizeof(struct), name)
 
     def test_quantize_keeps_values_within_a_step_of_their_block(self):

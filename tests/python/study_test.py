@@ -6,6 +6,7 @@ import pathlib
 import sys
 import tempfile
 import unittest
+from unittest import mock
 from html.parser import HTMLParser
 
 sys.path.insert(0, os.environ["QTURN_PYTHON"])
@@ -224,11 +225,9 @@ class ShapesTest(unittest.TestCase):
                  for row in rows if f"role={role}" in row["problem"] and "op=" not in row["problem"]}
         self.assertEqual(roles, {"fprop", "dgrad", "wgrad"})  # gemm is the default op
         with contextlib.redirect_stderr(io.StringIO()) as told:
-            before, os.environ["PATH"] = os.environ["PATH"], ""
-            try:
+            with mock.patch.dict(os.environ, PATH=""), mock.patch(
+                    "quarterturn._command._candidates", return_value=()):
                 self.assertEqual(shapes.main(["--recipe", "te_mxfp4", "--device", "cpu"]), 1)
-            finally:
-                os.environ["PATH"] = before
         self.assertIn("QTURN_PROGRAM", told.getvalue())
 
 

@@ -176,7 +176,9 @@ void add_work(CLI::App& app, WorkOptions& options) {
   shape->delimiter(',');
   model->excludes(shape);
   app.add_option("--problem", options.problem,
-                 "One problem by its key, as `qturn explain` and the debug log print it")
+                 "A problem by its key, as `qturn explain` and the debug log print it; may be given "
+                 "several times")
+      ->allow_extra_args(false)
       ->excludes(model)
       ->excludes(shape);
   app.add_option("--tokens", options.tokens, "Token counts and ranges, each a problem: 1,16,1..512")
@@ -230,10 +232,14 @@ void add_work(CLI::App& app, WorkOptions& options) {
 
 Result<Workload> workload_of(const WorkOptions& options) {
   if (!options.problem.empty()) {
-    auto problem = parse_problem(options.problem);
-    if (!problem.ok()) return problem.status();
-    if (auto status = validate(*problem); !status.ok()) return status;
-    return Workload{{{"problem", *problem, 1}}, {}};
+    Workload all;
+    for (const auto& key : options.problem) {
+      auto problem = parse_problem(key);
+      if (!problem.ok()) return problem.status();
+      if (auto status = validate(*problem); !status.ok()) return status;
+      all.items.push_back({fmt::format("problem {}", all.items.size() + 1), *problem, 1});
+    }
+    return all;
   }
   if (options.model.empty() && options.shape.empty())
     return Status(Code::invalid_argument,

@@ -49,10 +49,10 @@ Result<std::shared_ptr<Context>> open_context(const GlobalOptions& options,
 /// Through a temporary name, so that a reader sees the old file or the new one.
 Status write_file(const std::string& path, const std::string& text);
 
-/// The problems a command works on: of a model, of shapes, or the one of a key.
+/// The problems a command works on: of a model, of shapes, or those of keys.
 struct WorkOptions {
-  std::vector<std::string> shape;
-  std::string model, problem, tokens = "1,512", roles = "fprop";
+  std::vector<std::string> shape, problem;
+  std::string model, tokens = "1,512", roles = "fprop";
   std::int64_t tp = 1;
   std::string op = "hadamard_gemm", signs = "none", scale_rule = "rceil", rounding = "rne";
   std::string in_type = "bf16", out_type, contract = "exact", spread = "any", repro = "run_to_run";

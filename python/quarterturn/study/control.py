@@ -8,7 +8,7 @@ import contextlib
 
 import torch
 
-from .. import nn
+from .. import _linear
 
 _GRID = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
@@ -32,7 +32,7 @@ def _quantize(x, noise, place, *, copies="rows", rounding="rne", **settings):
     if copies == "both":
         return (*_quantize(x, noise, place, copies="rows", rounding=rounding, **settings),
                 *_quantize(x, noise, place, copies="columns", rounding=rounding, **settings))
-    codes, scales = nn.quantize(x, noise, place, copies=copies, rounding=rounding, **settings)
+    codes, scales = _linear.quantize(x, noise, place, copies=copies, rounding=rounding, **settings)
     if rounding.startswith("sr"):
         codes = cut_half(x.t().float() if copies == "columns" else x.float(), codes, scales)
     return codes, scales
@@ -41,11 +41,11 @@ def _quantize(x, noise, place, *, copies="rows", rounding="rne", **settings):
 @contextlib.contextmanager
 def half_noise():
     """Layers quantise so while this lasts."""
-    before = nn.quantize_by
-    nn.quantize_by = _quantize
-    nn.refresh_weights()
+    before = _linear.quantize_by
+    _linear.quantize_by = _quantize
+    _linear.refresh_weights()
     try:
         yield
     finally:
-        nn.quantize_by = before
-        nn.refresh_weights()
+        _linear.quantize_by = before
+        _linear.refresh_weights()

@@ -7,25 +7,11 @@ anything was still missed.
 
 import argparse
 import json
-import os
-import pathlib
-import shutil
 import subprocess
 import sys
 
-SERVED = ("exact", "bucket")
-
-
-def program():
-    """Path of the command qturn: QTURN_PROGRAM, the wheel's, or what PATH finds."""
-    carried = pathlib.Path(__file__).resolve().parent.parent / "bin" / "qturn"
-    for path in (os.environ.get("QTURN_PROGRAM"), carried if carried.exists() else None,
-                 shutil.which("qturn")):
-        if path:
-            return str(path)
-    raise ValueError("the command qturn is not found: install a wheel, put it on PATH, or name it by "
-                     "QTURN_PROGRAM")
-
+from .._command import program
+from .._tune import SERVED, tune
 
 def parser():
     out = argparse.ArgumentParser(prog="python -m quarterturn.study.shapes",
@@ -70,14 +56,12 @@ def _in_a_fresh_process(argv):
     return [json.loads(line) for line in out.stdout.splitlines()]
 
 
-def _tune(given, problem):
-    words = [program(), "tune", "--problem", problem,
-             "--device", "cuda:0" if given.device == "cuda" else "cpu"]
-    for name, value in (("--db", given.db), ("--candidates", given.candidates),
-                        ("--problem-time-limit", given.time_limit)):
-        if value:
-            words += [name, str(value)]
-    return subprocess.run(words, check=False).returncode
+def _tune(given, problems):
+    """Keys of the problems that got no answer."""
+    return tune(problems, device="cuda:0" if given.device == "cuda" else "cpu", database=given.db,
+                candidates=given.candidates, problem_time_limit=given.time_limit,
+                progress=lambda told: print(told["text"], file=sys.stderr) if "text" in told
+                else None).failed
 
 
 def main(argv=None):
@@ -95,10 +79,10 @@ def main(argv=None):
         missed = [row["problem"] for row in before if row["match"] not in SERVED]
         print(f"{len(before)} problems in a step, {len(missed)} without a stored answer",
               file=sys.stderr)
-        failed = [problem for problem in missed if _tune(given, problem)]
+        failed = _tune(given, missed) if missed else []
         after = _in_a_fresh_process(argv)
         left = [row["problem"] for row in after if row["match"] not in SERVED]
-    except ValueError as error:
+    except (ValueError, OSError, RuntimeError) as error:
         print(f"shapes: {error}", file=sys.stderr)
         return 1
     for problem in failed:

@@ -1,0 +1,141 @@
+"""What an operator of torch.ops.quarterturn costs the host beside the kernel that it runs.
+
+    python bench/operators.py [--device cuda] [--json]
+
+Each row: a call, the C function with the same argument struct (on a GPU: until the launch returns),
+and the difference, which is what Python and PyTorch add. The floor of that difference is an operator
+of the same schema whose body does nothing but return tensors that exist; `torch add` and `torch mm`
+are PyTorch's own for scale. The best of several
+loops, in microseconds of the calling thread, on tiny operands.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+import time
+
+import torch
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "python"))
+import quarterturn.nn as qnn  # noqa: E402
+from quarterturn import torch_ops  # noqa: E402
+
+OPS = torch.ops.quarterturn
+EMPTY = torch.library.Library("quarterturn_empty", "DEF")
+
+
+def cost(call, device, count, loops=25):
+    """Microseconds a call of the fastest loop, of this thread's processor time: what interrupts a
+    loop only makes it slower."""
+    for _ in range(50):
+        call()
+    best = float("inf")
+    for _ in range(loops):
+        if device == "cuda":
+            torch.cuda.synchronize()
+        begin = time.thread_time()
+        for _ in range(count):
+            call()
+        best = min(best, (time.thread_time() - begin) / count)
+    return 1e6 * best
+
+
+def empty_like(name, results):
+    """An operator of quarterturn::<name>'s schema that returns `results`."""
+    schema = str(getattr(OPS, name).default._schema).replace("quarterturn::", "", 1)
+    EMPTY.define(schema, tags=torch_ops._TAGS)
+    for key in ("CPU", "CUDA"):
+        EMPTY.impl(name, lambda *args, **kwargs: results, key)
+    return getattr(torch.ops.quarterturn_empty, name)
+
+
+def direct(call):
+    """What `call` runs last, as the C function with its struct. Its pointers stay valid while the
+    returned function lives: outputs are those of that call."""
+    taken, outputs = [], []
+    before = torch_ops._calls.Call.run, torch_ops.allocator
+
+    def run(self, block):
+        taken.append((self, block))
+        before[0](self, block)
+
+    def allocator(index):
+        def new(*args):
+            outputs.append(before[1](index)(*args))
+            return outputs[-1]
+        return new
+
+    torch_ops._calls.Call.run, torch_ops.allocator = run, allocator
+    try:
+        call()
+    finally:
+        torch_ops._calls.Call.run, torch_ops.allocator = before
+    _, block = taken[-1]
+    function = block[1]
+    return lambda kept=outputs: function()
+
+
+def measure(device, count):
+    draw = torch.Generator().manual_seed(0)
+
+    def tensor(*shape):
+        return torch.randn(*shape, generator=draw).to(device, torch.bfloat16)
+
+    x, w = tensor(16, 64), tensor(32, 64)
+    a, b = OPS.quantize(x), OPS.quantize(w)
+    noise = torch_ops.noise(seed=1)
+    dense = OPS.gemm(*a, *b)
+    calls = {
+        "quantize": (lambda: OPS.quantize(x), "quantize", a),
+        "quantize, rotation 32": (lambda: OPS.quantize(x, rotation=32), "quantize", a),
+        "quantize, sr16": (lambda: OPS.quantize(x, noise, rounding="sr16"), "quantize", a),
+        "quantize_both": (lambda: OPS.quantize_both(x), "quantize_both", (*a, *a)),
+        "dequantize": (lambda: OPS.dequantize(*a), "dequantize", dense),
+        "gemm": (lambda: OPS.gemm(*a, *b), "gemm", dense),
+        "hadamard_gemm": (lambda: OPS.hadamard_gemm(x, w), "hadamard_gemm", dense),
+    }
+    rows = []
+    floors = {}
+    with torch.no_grad():
+        for name, (call, operator, results) in calls.items():
+            if operator not in floors:
+                nothing = empty_like(operator, results)
+                inputs = {"quantize": (x,), "quantize_both": (x,), "dequantize": a,
+                          "gemm": (*a, *b), "hadamard_gemm": (x, w)}[operator]
+                floors[operator] = cost(lambda: nothing(*inputs), device, count)
+            whole, kernel = cost(call, device, count), cost(direct(call), device, count)
+            rows.append({"call": name, "us": whole, "kernel_us": kernel, "host_us": whole - kernel,
+                         "floor_us": floors[operator]})
+        layer = qnn.Linear(64, 32, recipe="amd_det_h16", device=device, dtype=torch.bfloat16)
+        plain = torch.nn.Linear(64, 32, device=device, dtype=torch.bfloat16)
+        for name, call in (("nn.Linear by amd_det_h16", lambda: layer(x)),
+                           ("torch.nn.Linear", lambda: plain(x)), ("torch add", lambda: x + x),
+                           ("torch mm", lambda: x @ w.t())):
+            rows.append({"call": name, "us": cost(call, device, count)})
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu",
+                        choices=("cpu", "cuda"))
+    parser.add_argument("--count", type=int, default=200, help="calls of a loop")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    if given.device == "cpu":
+        torch_ops.configure("cpu", threads=1)  # a tiny product is no work for threads
+        torch.set_num_threads(1)
+    rows = measure(given.device, given.count)
+    if given.json:
+        print(json.dumps({"device": given.device, "torch": torch.__version__, "rows": rows}))
+        return
+    print(f"{'us a call':26}  whole  kernel   host  floor of host")
+    for row in rows:
+        cells = (f"{row[name]:6.2f}" if name in row else "      "
+                 for name in ("us", "kernel_us", "host_us", "floor_us"))
+        print(f"{row['call']:26} " + " ".join(cells).rstrip())
+
+
+if __name__ == "__main__":
+    main()

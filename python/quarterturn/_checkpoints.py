@@ -1,0 +1,217 @@
+"""Whole checkpoints: from one form of MXFP4 to another, and from high precision to MXFP4, a tensor at a
+time."""
+
+import dataclasses
+import json
+import math
+from typing import Callable
+
+import numpy as np
+
+from . import _packing
+from ._safetensors import Safetensors, write_safetensors
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """How a checkpoint names the two tensors of an operand, and how they lie. read(codes, scales) and
+    write(codes, scales) give and take plain ones; sizes(codes' shape) are the shapes of plain codes
+    [..., rows, K / 2] in this form."""
+
+    codes: str
+    scales: str
+    write: Callable
+    read: Callable
+    sizes: Callable
+    rules: tuple = ()  # scale rules whose values the form can mean; (): any
+
+
+def _plain(codes, scales):
+    _packing.check_operand(codes, scales)
+    return codes, scales
+
+
+def _plain_sizes(shape):
+    return shape, (*shape[:-1], shape[-1] // 16)
+
+
+def _tiled_sizes(tile_rows, tile_blocks):
+    def sizes(shape):
+        return shape, (*shape[:-2], _packing.tiled_bytes(shape[-2], shape[-1] // 16, tile_rows,
+                                                         tile_blocks))
+    return sizes
+
+
+FORMS = {
+    "compressed-tensors": Form(".weight_packed", ".weight_scale", _plain, _plain, _plain_sizes),
+    "gpt-oss": Form(
+        "_blocks", "_scales", _packing.to_gpt_oss, _packing.from_gpt_oss,
+        lambda shape: ((*shape[:-1], shape[-1] // 16, 16), _plain_sizes(shape)[1])),
+    "cublas": Form(
+        ".weight_packed", ".weight_scale_128x4",
+        lambda codes, scales: (codes, _packing.to_128x4(scales)),
+        lambda codes, tiles: (codes, _packing.from_128x4(tiles, *_plain_sizes(codes.shape)[1][-2:])),
+        _tiled_sizes(128, 4)),
+    "aiter": Form(
+        ".weight_shuffled", ".weight_scale_aiter",
+        lambda codes, scales: (_packing.to_shuffled(codes), _packing.to_aiter(scales)),
+        lambda codes, tiles: (_packing.from_shuffled(codes), _packing.from_aiter(
+            tiles, *_plain_sizes(codes.shape)[1][-2:])),
+        _tiled_sizes(256, 8)),
+    "qutlass": Form(
+        ".weight_packed", ".weight_scale_qutlass",
+        lambda codes, scales: (codes, _packing.to_128x4(_packing.to_abs_max(codes, scales)[1])),
+        lambda codes, tiles: _packing.from_abs_max(codes, _packing.from_128x4(
+            tiles, *_plain_sizes(codes.shape)[1][-2:])),
+        _tiled_sizes(128, 4), rules=("ts34",)),
+}
+
+
+def _pair_of(name, tensors):
+    """(form's name, stem) where a tensor is the codes of a pair; None where it is none."""
+    for form_name, form in FORMS.items():
+        stem = name[:-len(form.codes)]
+        if name.endswith(form.codes) and stem + form.scales in tensors:
+            return form_name, stem
+    return None
+
+
+def _metadata(file, found, to):
+    """The metadata of the result, where all of its forms mean what the file says of scale rules."""
+    rules = {rule for name in {*found, to} for rule in FORMS[name].rules}
+    if not rules:
+        return file.metadata
+    rule, = rules
+    scheme = scheme_of(file)
+    given = scheme.get("scale_rule")
+    if given != rule and (given is not None or any(not FORMS[name].rules for name in found)):
+        strict = next(name for name in (to, *found) if FORMS[name].rules)
+        raise ValueError(f"{file.path} has scale_rule = {given!r}: {strict}'s scales mean values of "
+                         f"{rule}; quantise by `qturn quantize --scale-rule {rule}`")
+    return {**file.metadata, "quarterturn": json.dumps({**scheme, "scale_rule": rule})}
+
+
+def convert_file(source, target, to):
+    """Rewrites every MXFP4 operand of a safetensors file in the form `to` (a key of FORMS) and copies
+    other tensors; gives how many were rewritten. Bits are moved, nothing is rounded."""
+    if to not in FORMS:
+        raise ValueError(f"to = '{to}': {', '.join(FORMS)} are known")
+    file, form = Safetensors(source), FORMS[to]
+    pairs = {name: found for name in file.tensors
+             if (found := _pair_of(name, file.tensors)) and found[0] != to}
+    if not pairs:
+        raise ValueError(f"{source} has no pair of MXFP4 tensors in another form than {to}'s: "
+                         f"{', '.join(f'NAME{f.codes} with NAME{f.scales}' for f in FORMS.values())}"
+                         " are known")
+    metadata = _metadata(file, {found for found, _ in pairs.values()}, to)
+    scales_of = {stem + FORMS[found].scales: name for name, (found, stem) in pairs.items()}
+    out, made = {}, {}
+
+    def codes_of(name):
+        found, stem = pairs[name]
+        old = FORMS[found]
+        plain = old.read(np.array(file.read(name)), np.array(file.read(stem + old.scales)))
+        codes, made[name] = form.write(*plain)
+        return codes
+
+    for name, (dtype, shape) in file.tensors.items():
+        if name in pairs:
+            found, stem = pairs[name]
+            plain_shape = (*shape[:-2], 16 * shape[-2]) if found == "gpt-oss" else shape
+            if dtype != "U8" or len(plain_shape) < 2 or plain_shape[-1] % 16:
+                raise ValueError(f"'{name}' is {shape} in {dtype}: [..., rows, K / 2] of U8 is needed")
+            codes_shape, scales_shape = form.sizes(plain_shape)
+            out[stem + form.codes] = ("U8", codes_shape, lambda n=name: codes_of(n))
+            out[stem + form.scales] = ("U8", scales_shape, lambda n=name: made.pop(n))
+        elif name not in scales_of:
+            out[name] = (dtype, shape, lambda n=name: file.read(n))
+    write_safetensors(target, out, metadata)
+    return len(pairs)
+
+
+def is_quantised(name):
+    """Whether quantize_file takes a matrix of this name: not embeddings, norms and heads."""
+    return not any(word in name for word in ("embed", "norm", "head"))
+
+
+_HIGH = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
+
+
+def matrices(file, choose):
+    """Names of a file's high-precision matrices NAME.weight that `choose` takes."""
+    return [name for name, (dtype, shape) in file.tensors.items()
+            if name.endswith(".weight") and len(shape) == 2 and dtype in _HIGH and choose(name)]
+
+
+def quantize_file(source, target, rotation=0, scale_rule="rceil", choose=None, context=None,
+                  progress=None):
+    """Quantises the matrices NAME.weight of a safetensors file that `choose(name)` names (default:
+    all but embeddings, norms and heads) into compressed-tensors' form, a tensor at a time; the rest
+    is copied. Rotation and scale rule are in the file's metadata. Gives rows {name, error,
+    error_unrotated}: the relative error of the values, behind the rotation and without one."""
+    from . import Context
+    context = context or Context()
+    file = Safetensors(source)
+    names = set(matrices(file, choose or is_quantised))
+    unit = max(32, rotation)
+    out, report, made = {}, [], {}
+
+    def quantized(name, g):
+        dtype, _ = file.tensors[name]
+        return context.quantize(np.array(file.read(name)), rotation=g, scale_rule=scale_rule,
+                                type=_HIGH[dtype])
+
+    def error(name, mx):
+        dtype, shape = file.tensors[name]
+        x = np.array(file.read(name))
+        x = (x.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16" else x.astype(np.float32)
+        size = np.linalg.norm(x) or 1.0
+        # The rotation keeps lengths, so the error is that of the rotated values.
+        values = context.dequantize(mx)
+        if mx.rotation:
+            values = _rotated(values, mx.rotation)
+        return float(np.linalg.norm(values - x) / size)
+
+    def codes_of(name, shape):
+        mx = quantized(name, rotation)
+        made[name] = mx.scales.reshape(shape[0], shape[1] // 32)
+        plain = mx if rotation == 0 else quantized(name, 0)
+        report.append({"name": name, "error": error(name, mx), "error_unrotated": error(name, plain)})
+        if progress:
+            progress(name)
+        return mx.codes.reshape(shape[0], shape[1] // 2)
+
+    for name, (dtype, shape) in file.tensors.items():
+        if name in names:
+            if shape[1] % unit:
+                raise ValueError(f"'{name}' is {shape}: its columns are no multiple of {unit}")
+            stem = name[:-len(".weight")]
+            out[stem + ".weight_packed"] = ("U8", (shape[0], shape[1] // 2),
+                                            lambda n=name, s=shape: codes_of(n, s))
+            out[stem + ".weight_scale"] = ("U8", (shape[0], shape[1] // 32),
+                                           lambda n=name: made.pop(n))
+        else:
+            out[name] = (dtype, shape, lambda n=name: file.read(n))
+    metadata = {**file.metadata, "quarterturn": json.dumps(
+        {"format": "mxfp4", "rotation": rotation, "scale_rule": scale_rule})}
+    write_safetensors(target, out, metadata)
+    return report
+
+
+def _rotated(x, g):
+    """x [rows, k] by the orthonormal Hadamard matrix of g, which is its own inverse."""
+    h = np.array([[1.0]])
+    while h.shape[0] < g:
+        h = np.block([[h, h], [h, -h]])
+    return (x.reshape(-1, g) @ (h / math.sqrt(g))).reshape(x.shape)
+
+
+def scheme_of(file, **wanted):
+    """What a file of `quantize_file` says of its numbers; `wanted` (rotation=32, ...) that differs
+    is refused: operands that were rotated or scaled otherwise give wrong products."""
+    text = file.metadata.get("quarterturn")
+    scheme = json.loads(text) if text else {"format": "mxfp4", "rotation": 0}
+    for name, value in wanted.items():
+        if scheme.get(name) != value:
+            raise ValueError(f"{file.path} has {name} = {scheme.get(name)!r}, {value!r} is wanted")
+    return scheme

@@ -1,0 +1,107 @@
+"""Safetensors files as streams: read as hostile, written whole or not at all."""
+
+import json
+import math
+import os
+import pathlib
+
+import numpy as np
+
+_MOST_HEADER = 100 << 20
+_SIZES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "U16": 2, "I16": 2,
+          "F16": 2, "BF16": 2, "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8}
+_NUMPY = {"U8": np.uint8, "I8": np.int8, "U16": np.uint16, "I16": np.int16, "F16": np.float16,
+          "BF16": np.uint16, "U32": np.uint32, "I32": np.int32, "F32": np.float32,
+          "U64": np.uint64, "I64": np.int64, "F64": np.float64, "F8_E8M0": np.uint8,
+          "BOOL": np.bool_, "F8_E4M3": np.uint8, "F8_E5M2": np.uint8}
+
+
+class FormatError(ValueError):
+    """A file that is not what it says it is."""
+
+
+class Safetensors:
+    """A safetensors file, read a tensor at a time (memory-mapped). `tensors`: {name: (dtype, shape)};
+    `metadata`: {str: str}. BF16 comes as uint16 bits, 8-bit floats as uint8."""
+
+    def __init__(self, path):
+        self.path = pathlib.Path(path)
+        size = self.path.stat().st_size
+        with self.path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if size < 8 or length > min(size - 8, _MOST_HEADER):
+                raise FormatError(f"{path}: a header of {length} bytes in a file of {size}")
+            try:
+                header = json.loads(file.read(length))
+            except (ValueError, RecursionError) as error:
+                raise FormatError(f"{path}: the header is not JSON: {error}") from None
+        if not isinstance(header, dict):
+            raise FormatError(f"{path}: the header is no object")
+        self.metadata = header.pop("__metadata__", {})
+        if not (isinstance(self.metadata, dict)
+                and all(isinstance(value, str) for value in self.metadata.values())):
+            raise FormatError(f"{path}: __metadata__ must be texts by name")
+        self._begin, self._room = 8 + length, size - 8 - length
+        self._places, self.tensors = {}, {}
+        for name, entry in header.items():
+            self._add(name, entry)
+        ends = sorted(self._places.values())
+        if any(first[1] > second[0] for first, second in zip(ends, ends[1:])):
+            raise FormatError(f"{path}: tensors overlap")
+
+    def _add(self, name, entry):
+        try:
+            dtype, shape, (first, last) = entry["dtype"], entry["shape"], entry["data_offsets"]
+            numbers = [*shape, first, last]
+        except (TypeError, KeyError, ValueError):
+            raise FormatError(f"{self.path}: '{name}' is not described by dtype, shape and "
+                              "data_offsets") from None
+        if (type(dtype) is not str or dtype not in _SIZES
+                or any(type(n) is not int or n < 0 for n in numbers)):
+            raise FormatError(f"{self.path}: '{name}' has dtype {dtype!r}, shape {shape!r}, offsets "
+                              f"{first!r}, {last!r}")
+        if last > self._room or last - first != _SIZES[dtype] * math.prod(shape):
+            raise FormatError(f"{self.path}: '{name}' of shape {shape} in {dtype} lies at {first} to "
+                              f"{last} of {self._room} bytes")
+        self.tensors[name] = (dtype, tuple(shape))
+        self._places[name] = (first, last)
+
+    def read(self, name):
+        """The tensor as an array over the mapped file."""
+        dtype, shape = self.tensors[name]
+        first, last = self._places[name]
+        if first == last:
+            return np.empty(shape, _NUMPY[dtype])
+        data = np.memmap(self.path, np.uint8, "r", self._begin + first, last - first)
+        return data.view(_NUMPY[dtype]).reshape(shape)
+
+
+def write_safetensors(path, tensors, metadata=None):
+    """Writes {name: (dtype, shape, make)} where make() gives the array: a tensor at a time is in
+    memory. The file appears whole or not at all."""
+    path = pathlib.Path(path)
+    header, at = {}, 0
+    for name, (dtype, shape, _) in tensors.items():
+        size = _SIZES[dtype] * math.prod(shape)
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + size]}
+        at += size
+    if metadata:
+        header["__metadata__"] = metadata
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("wb") as file:
+            file.write(len(text).to_bytes(8, "little") + text)
+            for name, (dtype, shape, make) in tensors.items():
+                array = np.ascontiguousarray(make())
+                if array.shape != tuple(shape) or array.dtype != _NUMPY[dtype]:
+                    raise ValueError(f"'{name}' was to be {shape} in {dtype}, it is {array.shape} of "
+                                     f"{array.dtype}")
+                array.tofile(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
