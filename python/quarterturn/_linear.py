@@ -1,6 +1,7 @@
 """The operators behind quarterturn.nn.Linear: its three products by a recipe, and the quantised
 copies of its weight."""
 
+import functools
 import weakref
 
 import torch
@@ -37,7 +38,8 @@ def _version(weight):
 
 
 def _capturing(weight):
-    """A graph quantises at every replay what it multiplies: it neither takes copies nor leaves any."""
+    """A graph quantises at every replay what it multiplies: it neither takes copies nor leaves
+    any."""
     return weight.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
@@ -64,20 +66,45 @@ def _both(product, operand, other_product, other):
             and _settings(product, operand) == _settings(other_product, other))
 
 
-def _make_weight_copies(weight, recipe, noise, place, names):
+class _Rules:
+    """What a recipe means for a call, worked out once: arguments of `quantize` and `gemm`, and which
+    copies come from one reading."""
+
+    def __init__(self, text):
+        self.recipe = recipe = recipes.from_json(text)
+        self.fprop, self.dgrad, self.wgrad = (
+            product.quantized for product in (recipe.fprop, recipe.dgrad, recipe.wgrad))
+        self.draws = recipe.draws
+        self.weight_draws = recipe.fprop.draws or recipe.dgrad.draws
+        self.settings = {(role, which): _settings(product, getattr(product, which))
+                         for role, product in self._products() for which in ("a", "b")}
+        self.products = {role: dict(rotation=product.rotation, role=role,
+                                    scale_rule=product.a.scale_rule, contract=product.contract,
+                                    spread=product.spread)
+                         for role, product in self._products()}
+        fprop, dgrad, wgrad = recipe.fprop, recipe.dgrad, recipe.wgrad
+        self.x_both = _both(fprop, fprop.a, wgrad, wgrad.b)
+        self.dy_both = _both(dgrad, dgrad.a, wgrad, wgrad.a)
+        self.weight_both = _both(fprop, fprop.b, dgrad, dgrad.b)
+        self.weights = ("fprop", "dgrad") if self.fprop and self.dgrad else ("fprop",)
+
+    def _products(self):
+        return (("fprop", self.recipe.fprop), ("dgrad", self.recipe.dgrad),
+                ("wgrad", self.recipe.wgrad))
+
+
+_rules = functools.lru_cache(maxsize=256)(_Rules)  # by a recipe's text
+
+
+def _make_weight_copies(weight, rules, noise, place, names):
     weight = weight.detach()
-    fprop, dgrad = recipe.fprop, recipe.dgrad
-    if "fprop" in names and "dgrad" in names and _both(fprop, fprop.b, dgrad, dgrad.b):
-        made = quantize_by(weight, noise, place, copies="both", **_settings(fprop, fprop.b),
+    if len(names) == 2 and rules.weight_both:
+        made = quantize_by(weight, noise, place, copies="both", **rules.settings["fprop", "b"],
                            tensor=WEIGHT)
         return {"fprop": made[:2], "dgrad": made[2:]}
-    out = {}
-    for name, copies in (("fprop", "rows"), ("dgrad", "columns")):
-        product = getattr(recipe, name)
-        if name in names:
-            out[name] = quantize_by(weight, noise, place, copies=copies,
-                                    **_settings(product, product.b), tensor=WEIGHT)
-    return out
+    return {name: quantize_by(weight, noise, place,
+                              copies="rows" if name == "fprop" else "columns",
+                              **rules.settings[name, "b"], tensor=WEIGHT) for name in names}
 
 
 def _time(noise):
@@ -86,14 +113,13 @@ def _time(noise):
     return None if noise.is_cuda else tuple(noise[:3].tolist())
 
 
-def _weight_copies(weight, recipe, noise, place, names, cached):
+def _weight_copies(weight, rules, noise, place, names, cached):
     """{"fprop": (codes, scales) of W, "dgrad": of W^T} for at least the names asked for."""
     version = _version(weight)
     if not cached or version is None or _capturing(weight):
-        return _make_weight_copies(weight, recipe, noise, place, names)
-    drawn = any(getattr(recipe, name).draws for name in ("fprop", "dgrad"))
-    stamp = (version, _EPOCH, weight.shape, weight.dtype, recipe,
-             _time(noise) if drawn and noise is not None else None)
+        return _make_weight_copies(weight, rules, noise, place, names)
+    stamp = (version, _EPOCH, weight.shape, weight.dtype, rules.recipe,
+             _time(noise) if rules.weight_draws and noise is not None else None)
     key = weight.device, weight.data_ptr()
     entry = _WEIGHTS.get(key)
     if entry is None or entry[0]() is None or entry[1] != stamp:
@@ -102,7 +128,7 @@ def _weight_copies(weight, recipe, noise, place, names, cached):
     copies = entry[2]
     missing = [name for name in names if name not in copies]
     if missing:
-        copies.update(_make_weight_copies(weight, recipe, noise, place, missing))
+        copies.update(_make_weight_copies(weight, rules, noise, place, missing))
     return copies
 
 
@@ -113,92 +139,104 @@ _LIBRARY.define(
     "Tensor? place, str recipe, bool training, bool keep, bool cached=True) -> "
     "(Tensor, Tensor, Tensor, Tensor)", tags=torch_ops._TAGS)
 _LIBRARY.define(
+    "linear_served(Tensor x, Tensor weight, Tensor? bias, Tensor? noise, Tensor? place, "
+    "str recipe, bool cached=True) -> Tensor", tags=torch_ops._TAGS)
+_LIBRARY.define(
     "linear_backward(Tensor dy, Tensor? x, Tensor xt, Tensor xt_scales, Tensor weight, "
     "Tensor(a!)? main_grad, Tensor? noise, Tensor? place, str recipe, bool need_dx, "
     "bool need_dw, bool cached=True) -> (Tensor, Tensor)", tags=torch_ops._TAGS[:1])
 
 
-def _product_arguments(product, role):
-    return dict(rotation=product.rotation, role=role, scale_rule=product.a.scale_rule,
-                contract=product.contract, spread=product.spread)
-
-
-def _kept(x, recipe, keep):
+def _kept(x, rules, keep):
     """Elements of X^T's copy; none where Wgrad does not want it."""
     tokens, features = x.shape
-    if not (keep and recipe.wgrad.quantized):
+    if not (keep and rules.wgrad):
         return 0
-    return features * torch_ops._padded(tokens, recipe.wgrad.rotation)
+    return features * torch_ops._padded(tokens, rules.recipe.wgrad.rotation)
 
 
-def _noise_kept(x, noise, recipe, training):
+def _noise_kept(x, noise, rules, training):
     """The noise of this call, as the backward pass will need it; none where it draws nothing."""
-    if training and noise is not None and recipe.draws:
+    if training and noise is not None and rules.draws:
         return noise.clone()
     return x.new_empty(0, dtype=torch.int64)
 
 
+def _product(x, x_copy, weight, bias, noise, place, rules, names, cached):
+    """Y, from X's copy where Fprop is in MXFP4."""
+    if not rules.fprop:
+        return torch.nn.functional.linear(x, weight.to(x.dtype),
+                                          None if bias is None else bias.to(x.dtype))
+    w = _weight_copies(weight, rules, noise, place, names, cached)["fprop"]
+    return torch_ops.gemm(*x_copy, *w, bias, dtype=x.dtype, **rules.products["fprop"])
+
+
 def forward(x, weight, bias, main_grad, noise, place, recipe, training, keep, cached=True):
-    recipe = recipes.from_json(recipe)
-    fprop, wgrad = recipe.fprop, recipe.wgrad
-    keep = keep and wgrad.quantized
+    rules = _rules(recipe)
+    keep = keep and rules.wgrad
     x_copy = xt = None
-    if keep and _both(fprop, fprop.a, wgrad, wgrad.b):
-        made = quantize_by(x, noise, place, copies="both", **_settings(fprop, fprop.a), tensor=X)
+    if keep and rules.x_both:
+        made = quantize_by(x, noise, place, copies="both", **rules.settings["fprop", "a"], tensor=X)
         x_copy, xt = made[:2], made[2:]
     else:
-        if fprop.quantized:
-            x_copy = quantize_by(x, noise, place, **_settings(fprop, fprop.a), tensor=X)
+        if rules.fprop:
+            x_copy = quantize_by(x, noise, place, **rules.settings["fprop", "a"], tensor=X)
         if keep:
-            xt = quantize_by(x, noise, place, copies="columns", **_settings(wgrad, wgrad.b),
+            xt = quantize_by(x, noise, place, copies="columns", **rules.settings["wgrad", "b"],
                              tensor=X)
-    if fprop.quantized:
-        names = [name for name in ("fprop", "dgrad")
-                 if getattr(recipe, name).quantized
-                 and (name == "fprop" or (training and cached and not _capturing(weight)))]
-        w = _weight_copies(weight, recipe, noise, place, names, cached)["fprop"]
-        y = torch_ops.gemm(*x_copy, *w, bias, dtype=x.dtype, **_product_arguments(fprop, "fprop"))
-    else:
-        y = torch.nn.functional.linear(x, weight.to(x.dtype),
-                                       None if bias is None else bias.to(x.dtype))
+    both = training and cached and not _capturing(weight)
+    y = _product(x, x_copy, weight, bias, noise, place, rules,
+                 rules.weights if both else ("fprop",), cached)
     if xt is None:
         xt = (x.new_empty(0, dtype=torch.uint8), x.new_empty(0, dtype=torch.uint8))
     # Flat: an axis of tokens / 32 would have tracing ask whether it is 1, and trace again for that.
-    return y, *(part.view(-1) for part in xt), _noise_kept(x, noise, recipe, training)
+    return y, *(part.view(-1) for part in xt), _noise_kept(x, noise, rules, training)
 
 
 def _forward_fake(x, weight, bias, main_grad, noise, place, recipe, training, keep, cached=True):
-    recipe = recipes.from_json(recipe)
-    elements = _kept(x, recipe, keep)
+    rules = _rules(recipe)
+    elements = _kept(x, rules, keep)
     return (x.new_empty((x.shape[0], weight.shape[0])),
             x.new_empty(elements // 2, dtype=torch.uint8),
             x.new_empty(elements // 32, dtype=torch.uint8),
-            _noise_kept(x, noise, recipe, training))
+            _noise_kept(x, noise, rules, training))
 
 
-def _dy_copies(dy, recipe, noise, place, need_dx, need_dw):
-    dgrad, wgrad = recipe.dgrad, recipe.wgrad
-    rows, columns = need_dx and dgrad.quantized, need_dw and wgrad.quantized
-    if rows and columns and _both(dgrad, dgrad.a, wgrad, wgrad.a):
-        made = quantize_by(dy, noise, place, copies="both", **_settings(dgrad, dgrad.a), tensor=DY)
+def _served(x, weight, bias, noise, place, recipe, cached=True):
+    """Y alone, where nothing is differentiated."""
+    rules = _rules(recipe)
+    x_copy = (quantize_by(x, noise, place, **rules.settings["fprop", "a"], tensor=X)
+              if rules.fprop else None)
+    return _product(x, x_copy, weight, bias, noise, place, rules, ("fprop",), cached)
+
+
+def _served_fake(x, weight, bias, noise, place, recipe, cached=True):
+    return x.new_empty((x.shape[0], weight.shape[0]))
+
+
+def _dy_copies(dy, rules, noise, place, need_dx, need_dw):
+    rows, columns = need_dx and rules.dgrad, need_dw and rules.wgrad
+    if rows and columns and rules.dy_both:
+        made = quantize_by(dy, noise, place, copies="both", **rules.settings["dgrad", "a"],
+                           tensor=DY)
         return made[:2], made[2:]
-    return (quantize_by(dy, noise, place, **_settings(dgrad, dgrad.a), tensor=DY)
+    return (quantize_by(dy, noise, place, **rules.settings["dgrad", "a"], tensor=DY)
             if rows else None,
-            quantize_by(dy, noise, place, copies="columns", **_settings(wgrad, wgrad.a), tensor=DY)
-            if columns else None)
+            quantize_by(dy, noise, place, copies="columns", **rules.settings["wgrad", "a"],
+                        tensor=DY) if columns else None)
 
 
-def backward(dy, x, xt, xt_scales, weight, main_grad, noise, place, recipe, need_dx,
-                     need_dw, cached=True):
-    recipe = recipes.from_json(recipe)
+def backward(dy, x, xt, xt_scales, weight, main_grad, noise, place, recipe, need_dx, need_dw,
+             cached=True):
+    rules = _rules(recipe)
     dy = dy if dy.stride(1) == 1 else dy.contiguous()
-    rows, columns = _dy_copies(dy, recipe, noise, place, need_dx, need_dw)
+    rows, columns = _dy_copies(dy, rules, noise, place, need_dx, need_dw)
     dx = dw = dy.new_empty((0, 0))
     if need_dx and rows is None:
         dx = dy @ weight.to(dy.dtype)
     elif need_dx:
-        w = _weight_copies(weight, recipe, noise, place, ["dgrad"], cached)["dgrad"]
-        dx = torch_ops.gemm(*rows, *w, dtype=dy.dtype, **_product_arguments(recipe.dgrad, "dgrad"))
+        w = _weight_copies(weight, rules, noise, place, ("dgrad",), cached)["dgrad"]
+        dx = torch_ops.gemm(*rows, *w, dtype=dy.dtype, **rules.products["dgrad"])
     if need_dw and columns is None:
         dw = dy.t() @ x
         if main_grad is None:
@@ -209,18 +247,17 @@ def backward(dy, x, xt, xt_scales, weight, main_grad, noise, place, recipe, need
         features = weight.shape[1]
         operands = (*columns, *(part.view(features, part.numel() // features)
                                 for part in (xt, xt_scales)))
-        arguments = _product_arguments(recipe.wgrad, "wgrad")
         if main_grad is not None:
-            torch_ops.gemm_add_(main_grad, *operands, **arguments)
+            torch_ops.gemm_add_(main_grad, *operands, **rules.products["wgrad"])
         else:
-            dw = torch_ops.gemm(*operands, dtype=weight.dtype, **arguments)
+            dw = torch_ops.gemm(*operands, dtype=weight.dtype, **rules.products["wgrad"])
     if main_grad is not None or not need_dw:
         dw = dy.new_empty((0, 0), dtype=weight.dtype)
     return dx, dw.clone() if dw is dx else dw
 
 
-def _backward_fake(dy, x, xt, xt_scales, weight, main_grad, noise, place, recipe, need_dx,
-                          need_dw, cached=True):
+def _backward_fake(dy, x, xt, xt_scales, weight, main_grad, noise, place, recipe, need_dx, need_dw,
+                   cached=True):
     dx = dy.new_empty((dy.shape[0], weight.shape[1]) if need_dx else (0, 0))
     whole = need_dw and main_grad is None
     return dx, dy.new_empty(weight.shape if whole else (0, 0), dtype=weight.dtype)
@@ -231,8 +268,8 @@ def _keep_for_backward(ctx, inputs, output):
     _, xt, xt_scales, noise_then = output
     ctx.recipe, ctx.cached = recipe, cached
     ctx.bias_dtype = None if bias is None else bias.dtype
-    ctx.noise = noise is not None and recipes.from_json(recipe).draws
-    quantized = recipes.from_json(recipe).wgrad.quantized
+    ctx.noise = noise is not None and _rules(recipe).draws
+    quantized = _rules(recipe).wgrad
     ctx.save_for_backward(None if quantized else x, xt, xt_scales, weight, main_grad, noise_then,
                           place)
 
@@ -252,6 +289,7 @@ def _differentiate(ctx, dy, *ignored):
 
 
 torch_ops.register("linear", forward, _forward_fake, _LIBRARY)
+torch_ops.register("linear_served", _served, _served_fake, _LIBRARY)
 torch_ops.register("linear_backward", backward, _backward_fake, _LIBRARY)
 torch.library.register_autograd("quarterturn::linear", _differentiate,
                                 setup_context=_keep_for_backward, lib=_LIBRARY)

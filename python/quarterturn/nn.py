@@ -183,13 +183,16 @@ class Linear(torch.nn.Linear):
     def forward(self, x):
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
-        flat = x.reshape(-1, self.in_features)
-        main_grad = self.weight.main_grad if self.main_grad else None
-        training = torch.is_grad_enabled()
-        y = _OPS.linear(flat, self.weight, self.bias, main_grad, self.noise, self.place,
-                        self.recipe_text, training, training and self.weight.requires_grad,
-                        self.cache_weights)[0]
-        return y.reshape(*x.shape[:-1], self.out_features)
+        flat = x if x.dim() == 2 else x.reshape(-1, self.in_features)
+        if torch.is_grad_enabled():
+            main_grad = self.weight.main_grad if self.main_grad else None
+            y = _OPS.linear(flat, self.weight, self.bias, main_grad, self.noise, self.place,
+                            self.recipe_text, True, self.weight.requires_grad,
+                            self.cache_weights)[0]
+        else:
+            y = _OPS.linear_served(flat, self.weight, self.bias, self.noise, self.place,
+                                   self.recipe_text, self.cache_weights)
+        return y if x.dim() == 2 else y.reshape(*x.shape[:-1], self.out_features)
 
     def extra_repr(self):
         return f"{super().extra_repr()}, recipe={self.recipe.name}"

@@ -30,8 +30,8 @@ except FileNotFoundError as error:
 
 
 def problem(m=(1, 4)):
-    return quarterturn.Context.problem(op="dequantize", role="fprop", m=m, k=64, a_type="mxfp4",
-                                       d_type="f32", a_layout="plain")
+    return quarterturn.Context.problem(op="quantize", role="wgrad", m=m, k=64, a_type="f32",
+                                       d_type="mxfp4", d_layout="plain")
 
 
 class TuneTest(unittest.TestCase):
