@@ -4,10 +4,13 @@ import copy
 import dataclasses
 import io
 import os
+import pathlib
 import sys
 import tempfile
+import threading
 import unittest
 import warnings
+from unittest import mock
 
 sys.path.insert(0, os.environ["QTURN_PYTHON"])
 
@@ -24,6 +27,7 @@ if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 4):
     sys.exit(0)
 
 import mxfp4_reference as reference
+import quarterturn
 from quarterturn import recipes, torch_ops
 from quarterturn import nn as qnn
 from quarterturn.recipes import Operand, Product, Recipe
@@ -153,7 +157,9 @@ class Ops(unittest.TestCase):
                 (ops.gemm_add_, (draw(33, 96), *a, *b), dict(rotation=32)),
                 (ops.hadamard_gemm, needs, {}),
                 (ops.linear, (needs[0].float().detach().requires_grad_(), layer.weight, layer.bias,
-                              None, layer.noise, layer.place, layer.recipe_text, True, True), {})):
+                              None, layer.noise, layer.place, layer.recipe_text, True, True), {}),
+                (ops.linear_served, (x.float(), layer.weight.detach(), layer.bias.detach(),
+                                     layer.noise, layer.place, layer.recipe_text), {})):
             opcheck(op.default, tuple(args), options)
 
     def test_tracing_takes_any_token_count_without_another_graph(self):
@@ -176,6 +182,58 @@ class Ops(unittest.TestCase):
         y.sum().backward()
         torch.testing.assert_close(x.grad, 0.5 * w.detach().sum(0).expand(40, 64))
         torch.testing.assert_close(w.grad, 0.5 * x.detach().sum(0).expand(32, 64))
+
+    def test_threads_and_changing_sizes_share_the_operators(self):
+        w = ops.quantize(draw(32, 64, seed=1))
+        sizes = [1, 5, 16, 17, 40, 64, 70]
+        inputs = {m: draw(m, 64, seed=m) for m in sizes}
+        wanted = {m: ops.gemm(*ops.quantize(x), *w) for m, x in inputs.items()}
+        wrong = []
+
+        def work(first):
+            for i in range(60):
+                m = sizes[(first + i) % len(sizes)]
+                if not torch.equal(ops.gemm(*ops.quantize(inputs[m]), *w), wanted[m]):
+                    wrong.append(m)
+
+        # Few are kept at a time, so that some are made anew while others run.
+        torch_ops.forget()
+        with mock.patch("quarterturn._calls._MOST_CALLS", 5):
+            threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertLessEqual(len(torch_ops._CALLS), 5 + len(threads))
+        self.assertEqual(wrong, [])
+
+    def test_what_lies_apart_in_memory_is_what_is_read(self):
+        wide = draw(40, 200)
+        x, t = wide[:, 40:104], draw(64, 40).t()
+        for given in (x, t, x[:1], x[:0], wide[::3, :64]):
+            for one, other in zip(ops.quantize(given), ops.quantize(given.contiguous())):
+                self.assertTrue(torch.equal(one, other))
+            self.assertTrue(torch.equal(ops.hadamard_gemm(given, t),
+                                        ops.hadamard_gemm(given.contiguous(), t.contiguous())))
+
+    def test_a_model_call_is_tuned(self):
+        model, _ = model_of(recipes.amd_det_h16)
+        with tempfile.TemporaryDirectory() as folder:
+            program = pathlib.Path(folder, "qturn")
+            program.write_text(f"""#!/bin/sh
+printf '%s\\n' "$@" > {folder}/words
+echo '{{"problem":"p","layers":"problem 1","answer":"tuned"}}'""")
+            program.chmod(0o755)
+            with mock.patch.dict(os.environ, QTURN_PROGRAM=str(program)):
+                rows = quarterturn.tune(model, draw(48, 64), candidates=3)
+            words = pathlib.Path(folder, "words").read_text().splitlines()
+        name = "cpu" if DEVICE == "cpu" else "cuda:0"
+        self.assertEqual(words[:6], ["tune", "--json", "--device", name, "--candidates", "3"])
+        keys = [words[i + 1] for i, word in enumerate(words) if word == "--problem"]
+        # X's and each weight's copies, and each layer's product.
+        self.assertEqual(rows[0]["key"], keys[0])
+        self.assertEqual(sum("a_type=mxfp4" in key for key in keys), 2)
+        self.assertTrue(all("k=64" in key or "k=128" in key for key in keys))
 
     def test_errors_say_what_was_given(self):
         x = draw(16, 64)

@@ -175,9 +175,10 @@ void add_work(CLI::App& app, WorkOptions& options) {
                      "features; the token counts of one NxK share a weight");
   shape->delimiter(',');
   model->excludes(shape);
-  app.add_option("--problem", options.problem,
-                 "A problem by its key, as `qturn explain` and the debug log print it; may be given "
-                 "several times")
+  app.add_option(
+         "--problem", options.problem,
+         "A problem by its key, as `qturn explain` and the debug log print it; may be given "
+         "several times")
       ->allow_extra_args(false)
       ->excludes(model)
       ->excludes(shape);
