@@ -1,6 +1,7 @@
 """What only a GPU shows of the PyTorch side: CUDA graphs, streams, host cost, training steps."""
 
 import os
+import signal
 import sys
 import unittest
 
@@ -124,6 +125,37 @@ class CudaTest(unittest.TestCase):
             self.assertTrue(torch.equal(context.gemm(got, got), context.gemm(wanted, wanted)))
             with self.assertRaisesRegex(ValueError, "is on cpu, the context is of cuda:0"):
                 context.quantize(x.cpu())
+
+    def test_a_forked_child_is_told_and_ends(self):
+        x = common.draw(64, 128, dtype=torch.bfloat16)
+        context = quarterturn.Context("cuda")
+        plan = context.prepare(context.problem(op="quantize", m=64, k=128, a_type="bf16",
+                                               d_type="mxfp4", d_layout="plain"))
+        out = torch.empty(64 * 68, dtype=torch.uint8, device="cuda")
+        args = quarterturn._library.initialised("args")
+        args.m, args.k, args.a, args.d = 64, 128, plan.operand("a"), plan.operand("d")
+        args.a.data, args.d.data, args.d.scales = x.data_ptr(), out.data_ptr(), out[4096:].data_ptr()
+        args.workspace_bytes = plan.workspace_bytes
+        plan.run(args)
+        torch.cuda.synchronize()
+        wanted = out.clone()
+        pid = os.fork()
+        if pid == 0:  # nothing of PyTorch's may run here
+            signal.alarm(20)
+            code = 1
+            try:
+                plan.run(args)
+            except quarterturn.Error as error:
+                print(f"\nin a forked child: {error}", flush=True)
+                del plan
+                context.close()
+                code = 7
+            finally:
+                os._exit(code)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 7)
+        out.zero_()
+        plan.run(args)
+        self.assertTrue(torch.equal(out, wanted))
 
     def test_operands_on_two_devices_are_refused(self):
         a = ops.quantize(common.draw(16, 64))

@@ -23,8 +23,12 @@
  * 6. Memory: the caller owns operands, results and workspace; the library owns its handles. On a
  * GPU, operand pointers are device pointers; on the CPU, host pointers. Pointers need the alignment
  * of their element type only, unless a plan states more.
- * 7. After fork, a child may use a CPU context that its parent made (it runs on the calling thread
- * alone).
+ * 7. Processes: after fork, a child may use a CPU context that its parent made; it runs on the
+ * calling thread alone and compiles nothing in the background. A GPU is lost to a forked child, by
+ * its driver's rule: there, calls that reach the device end in an error status, and handles may
+ * still be destroyed. Start processes that use a GPU by exec (Python's "spawn"). At exit nothing
+ * need be destroyed: no destructor of a static object calls a driver, and vendor libraries (those
+ * that the process has loaded already, such as PyTorch's own, else the system's) stay loaded.
  * 8. The library never writes to stdout or stderr, aborts, throws across this interface, or changes
  *    process-wide state. What it has to say goes to the log callback.
  */
