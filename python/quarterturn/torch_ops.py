@@ -6,6 +6,7 @@
     b, b_scales = ops.quantize(weight, rotation=32)       # weight [n, k]
     y = ops.gemm(a, a_scales, b, b_scales, rotation=32)   # [m, n] bf16
     y = ops.hadamard_gemm(x, weight, rotation=32)         # the same in one call, differentiable
+    y = ops.weight_gemm(x, b, b_scales)                   # x as it is: a weight without a rotation
 
 MXFP4 tensors are in the plain layout: codes [rows, K / 2] uint8, low nibble = even element, and
 scales [rows, K / 32] uint8 (E8M0), K rounded up to 32 and to the rotation. Plans are prepared for
@@ -402,6 +403,62 @@ def _gemm_add_fake(d, a, a_scales, b, b_scales, *, rotation=0, role="wgrad", sca
     return None
 
 
+# ---- weight_gemm ----
+
+_LIBRARY.define(
+    "weight_gemm(Tensor x, Tensor b, Tensor b_scales, Tensor? bias=None, *, "
+    "ScalarType? dtype=None, float alpha=1.0) -> Tensor", tags=_TAGS)
+
+
+def _weight_gemm_at(key, x, b, b_scales, bias, dtype, alpha):
+    m, k, ld, copied = _matrix(x, "x")
+    n, b_k = _check_operand(b, b_scales, "b")
+    if k != b_k:
+        raise ValueError(f"x has {k} columns, b K = {b_k}: the contracted axes must agree")
+    if x.dtype not in (torch.bfloat16, torch.float16):
+        raise TypeError(f"x holds {x.dtype}: bfloat16 or float16 is multiplied as it is")
+    index = x.get_device()
+    _same_device(index, b=b, b_scales=b_scales, bias=bias)
+    more = {}
+    if bias is not None:
+        if tuple(bias.shape) != (n,):
+            raise ValueError(f"bias is {tuple(bias.shape)}: [{n}] is needed")
+        more = dict(bias="per_column", c_type=_type(bias, "bias"))
+    prepared = _prepared(
+        ("weight_gemm", index, x.dtype, dtype, n, k, _range(m), bias is None or bias.dtype), index,
+        op="gemm", role="fprop", m=_range(m), n=n, k=k, a_type=_type(x, "x"), b_type="mxfp4",
+        d_type=_TYPES[dtype], b_layout="plain", reproducibility=_REPRODUCIBILITY[0], **more)
+    return _CALLS.add(key, _calls.Call(prepared, ((m, n), (n, 1), dtype), copied,
+                                       **{"m": m, "n": n, "k": k, "a.ld": ld, "alpha": alpha}))
+
+
+def weight_gemm(x, b, b_scales, bias=None, *, dtype=None, alpha=1.0):
+    index = x.get_device()
+    dtype = dtype or x.dtype
+    key = ("weight_gemm", x.shape, x.dtype, index, x.is_contiguous() or x.stride(), b.shape,
+           b_scales.shape, b.dtype, b_scales.dtype, b.get_device(), b_scales.get_device(), dtype,
+           alpha, None if bias is None else (bias.shape, bias.dtype, bias.get_device()))
+    call = _CALLS.get(key) or _weight_gemm_at(key, x, b, b_scales, bias, dtype, alpha)
+    if call.copied:
+        x = x.contiguous()
+    b, b_scales = b.contiguous(), b_scales.contiguous()
+    new = allocator(index)
+    d = new(*call.outputs)
+    block, workspace = _start(call, index, new)
+    words = block[0]
+    words[_A], words[_D] = x.data_ptr(), d.data_ptr()
+    words[_B], words[_B_SCALES] = b.data_ptr(), b_scales.data_ptr()
+    if bias is not None:
+        bias = bias.contiguous()
+        words[_BIAS] = bias.data_ptr()
+    call.run(block)
+    return d
+
+
+def _weight_gemm_fake(x, b, b_scales, bias=None, *, dtype=None, alpha=1.0):
+    return x.new_empty((x.shape[0], b.shape[0]), dtype=dtype or x.dtype)
+
+
 # ---- hadamard_gemm ----
 
 _LIBRARY.define(
@@ -488,6 +545,7 @@ register("gemm_add_", gemm_add_, _gemm_add_fake)
 for _name in ("quantize", "quantize_both", "dequantize", "gemm_add_"):
     # Bytes have no gradients: autograd need not look at these.
     _LIBRARY.impl(_name, torch.library.fallthrough_kernel, "Autograd")
+register("weight_gemm", weight_gemm, _weight_gemm_fake)
 register("hadamard_gemm", hadamard_gemm, _hadamard_gemm_fake)
 torch.library.register_autograd("quarterturn::hadamard_gemm", _hadamard_gemm_backward,
                                 setup_context=_hadamard_gemm_context, lib=_LIBRARY)

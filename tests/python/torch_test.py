@@ -154,6 +154,7 @@ class Ops(unittest.TestCase):
                 (ops.quantize_both, (x, noise), dict(rotation=16, signs="per_call")),
                 (ops.dequantize, a, dict(rotation=32)),
                 (ops.gemm, (*a, *b, bias), dict(rotation=32, dtype=torch.float32)),
+                (ops.weight_gemm, (x, *ops.quantize(w), bias), {}),
                 (ops.gemm_add_, (draw(33, 96), *a, *b), dict(rotation=32)),
                 (ops.hadamard_gemm, needs, {}),
                 (ops.linear, (needs[0].float().detach().requires_grad_(), layer.weight, layer.bias,
@@ -215,6 +216,21 @@ class Ops(unittest.TestCase):
                 self.assertTrue(torch.equal(one, other))
             self.assertTrue(torch.equal(ops.hadamard_gemm(given, t),
                                         ops.hadamard_gemm(given.contiguous(), t.contiguous())))
+
+    def test_a_weight_alone_is_multiplied_by_what_x_is(self):
+        w = ops.quantize(draw(96, 64, seed=3))
+        values = reference.values(*(np.asarray(v) for v in (
+            np.stack([w[0].cpu() & 15, w[0].cpu() >> 4], -1).reshape(96, 64), w[1].cpu())))
+        for dtype in (torch.bfloat16, torch.float16):
+            wide = draw(33, 200, dtype=dtype)
+            bias = draw(96)
+            for x in (wide[:, :64], wide[:, 64:128], wide[:, :64].contiguous()):
+                wanted = x.double().cpu().numpy() @ values.T
+                got = ops.weight_gemm(x, *w, bias, dtype=torch.float32, alpha=0.5)
+                np.testing.assert_allclose(got.cpu(), 0.5 * wanted + bias.cpu().numpy(), rtol=1e-5,
+                                           atol=1e-4)
+        with self.assertRaisesRegex(TypeError, "float32"):
+            ops.weight_gemm(draw(4, 64), *w)
 
     def test_a_model_call_is_tuned(self):
         model, _ = model_of(recipes.amd_det_h16)
