@@ -96,12 +96,14 @@ def subject(given):
     text, name = data.gather(given.data)
     if given.checkpoint.is_dir():
         module = hugging_face.model(given.checkpoint, torch.bfloat16)
-        tokens, unit = hugging_face.tokens(given.checkpoint, text), "token"
+        encode, unit = models.encoder(str(given.checkpoint)), "token"
         context = given.context or min(1024, module.config.max_position_embeddings)
         model = given.checkpoint.name
     else:
         module, context, model = study_model(given.checkpoint, given.model, given.context)
-        tokens, unit = torch.frombuffer(bytearray(text), dtype=torch.uint8), "byte"
+        encode = models.encoder(model)
+        unit = "token" if encode else "byte"
+    tokens = encode(text) if encode else torch.frombuffer(bytearray(text), dtype=torch.uint8)
     module.to(given.device).eval()
     windows = _windows(tokens, context, given.windows).long().to(given.device)
     shown = {"checkpoint": given.checkpoint.name, "model": model, "data": name,

@@ -35,7 +35,7 @@ def tokens(folder, text):
     """Of bytes of UTF-8, by the folder's tokenizer: int32 [tokens]."""
     try:
         tokenizer = _library(folder).AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, TypeError, KeyError) as error:
+    except (OSError, TypeError, KeyError, ValueError) as error:
         raise ValueError(f"{folder} has no tokenizer that can be read: {error}") from None
     words = text.decode("utf-8", "replace")
     # Piece by piece: a tokenizer takes many times the text's memory.
