@@ -118,11 +118,12 @@ def _weight_copies(weight, rules, noise, place, names, cached):
     version = _version(weight)
     if not cached or version is None or _capturing(weight):
         return _make_weight_copies(weight, rules, noise, place, names)
-    stamp = (version, _EPOCH, weight.shape, weight.dtype, rules.recipe,
+    # Not by its address alone: sharded weights of several layers are gathered in the same memory.
+    stamp = (version, _EPOCH, weight.data_ptr(), weight.shape, weight.dtype, rules.recipe,
              _time(noise) if rules.weight_draws and noise is not None else None)
-    key = weight.device, weight.data_ptr()
+    key = id(weight)
     entry = _WEIGHTS.get(key)
-    if entry is None or entry[0]() is None or entry[1] != stamp:
+    if entry is None or entry[0]() is not weight or entry[1] != stamp:
         entry = (weakref.ref(weight, lambda _: _WEIGHTS.pop(key, None)), stamp, {})
         _WEIGHTS[key] = entry
     copies = entry[2]
