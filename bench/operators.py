@@ -3,10 +3,10 @@
     python bench/operators.py [--device cuda] [--json]
 
 Each row: a call, the C function with the same argument struct (on a GPU: until the launch returns),
-and the difference, which is what Python and PyTorch add. The floor of that difference is an operator
-of the same schema whose body does nothing but return tensors that exist; `torch add` and `torch mm`
-are PyTorch's own for scale. The best of several
-loops, in microseconds of the calling thread, on tiny operands.
+and the difference, which is what Python and PyTorch add. The floor of that difference is an
+operator of the same schema whose body does nothing but return tensors that exist; `torch add` and
+`torch mm` are PyTorch's own for scale. The best of several loops, in microseconds of the calling
+thread, on tiny operands.
 """
 
 import argparse

@@ -118,8 +118,8 @@ class Plan:
 
     def args(self, m=0, n=0, k=0, a=None, b=None, d=None, weight=None, workspace=None, stream=0,
              **members):
-        """A call's arguments, others by their names in qturn.h. An operand is a pointer, or (pointer,
-        scales) where it is MXFP4."""
+        """A call's arguments, others by their names in qturn.h. An operand is a pointer, or
+        (pointer, scales) where it is MXFP4."""
         out = self.library._initialised(Args(), "qturn_args_init")
         out.m, out.n, out.k = m, n, k
         for name, value in (("a", a), ("b", b), ("d", d)):

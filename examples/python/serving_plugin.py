@@ -1,9 +1,10 @@
-"""A sketch of a quantisation method for a serving engine of vLLM's kind, over quarterturn's operators.
+"""A sketch of a quantisation method for a serving engine of vLLM's kind, over quarterturn's
+operators.
 
-The two classes have the methods that vLLM's QuantizationConfig and LinearMethodBase ask for, and are
-derived from them where vllm can be imported. The test (tests/python/serving_test.py) runs them by a
-small stand-in for the engine's layer: loading, processing, applying, tensor-parallel shards. It has
-not been run inside vLLM; names of that interface change between its versions.
+The two classes have the methods that vLLM's QuantizationConfig and LinearMethodBase ask for, and
+are derived from them where vllm can be imported. The test (tests/python/serving_test.py) runs them
+by a small stand-in for the engine's layer: loading, processing, applying, tensor-parallel shards.
+It has not been run inside vLLM; names of that interface change between its versions.
 
 A checkpoint of `qturn quantize` says in its config.json:
 

@@ -40,8 +40,8 @@ def _foreign(array, what):
     try:
         import torch
     except ImportError:
-        raise TypeError(f"{what} is on a GPU and of {type(array).__module__}: results and workspace "
-                        "there come from PyTorch's allocator; install torch") from None
+        raise TypeError(f"{what} is on a GPU and of {type(array).__module__}: results and "
+                        "workspace there come from PyTorch's allocator; install torch") from None
     return torch.from_dlpack(array), _dlpack.giver(array), None
 
 

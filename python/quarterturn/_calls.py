@@ -1,4 +1,5 @@
-"""Prepared plans for calls that come often: one for a range of token counts, its argument blocks kept."""
+"""Prepared plans for calls that come often: one for a range of token counts, its argument blocks
+kept."""
 
 import ctypes as c
 import functools

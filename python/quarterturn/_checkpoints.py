@@ -1,5 +1,5 @@
-"""Whole checkpoints: from one form of MXFP4 to another, and from high precision to MXFP4, a tensor at a
-time."""
+"""Whole checkpoints: from one form of MXFP4 to another, and from high precision to MXFP4, a tensor
+at a time."""
 
 import dataclasses
 import json
@@ -14,9 +14,9 @@ from ._safetensors import Safetensors, write_safetensors
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """How a checkpoint names the two tensors of an operand, and how they lie. read(codes, scales) and
-    write(codes, scales) give and take plain ones; sizes(codes' shape) are the shapes of plain codes
-    [..., rows, K / 2] in this form."""
+    """How a checkpoint names the two tensors of an operand, and how they lie. read(codes, scales)
+    and write(codes, scales) give and take plain ones; sizes(codes' shape) are the shapes of plain
+    codes [..., rows, K / 2] in this form."""
 
     codes: str
     scales: str
@@ -50,7 +50,8 @@ FORMS = {
     "cublas": Form(
         ".weight_packed", ".weight_scale_128x4",
         lambda codes, scales: (codes, _packing.to_128x4(scales)),
-        lambda codes, tiles: (codes, _packing.from_128x4(tiles, *_plain_sizes(codes.shape)[1][-2:])),
+        lambda codes, tiles: (codes, _packing.from_128x4(
+            tiles, *_plain_sizes(codes.shape)[1][-2:])),
         _tiled_sizes(128, 4)),
     "aiter": Form(
         ".weight_shuffled", ".weight_scale_aiter",
@@ -86,14 +87,14 @@ def _metadata(file, found, to):
     given = scheme.get("scale_rule")
     if given != rule and (given is not None or any(not FORMS[name].rules for name in found)):
         strict = next(name for name in (to, *found) if FORMS[name].rules)
-        raise ValueError(f"{file.path} has scale_rule = {given!r}: {strict}'s scales mean values of "
-                         f"{rule}; quantise by `qturn quantize --scale-rule {rule}`")
+        raise ValueError(f"{file.path} has scale_rule = {given!r}: {strict}'s scales mean values "
+                         f"of {rule}; quantise by `qturn quantize --scale-rule {rule}`")
     return {**file.metadata, "quarterturn": json.dumps({**scheme, "scale_rule": rule})}
 
 
 def convert_file(source, target, to):
-    """Rewrites every MXFP4 operand of a safetensors file in the form `to` (a key of FORMS) and copies
-    other tensors; gives how many were rewritten. Bits are moved, nothing is rounded."""
+    """Rewrites every MXFP4 operand of a safetensors file in the form `to` (a key of FORMS) and
+    copies other tensors; gives how many were rewritten. Bits are moved, nothing is rounded."""
     if to not in FORMS:
         raise ValueError(f"to = '{to}': {', '.join(FORMS)} are known")
     file, form = Safetensors(source), FORMS[to]
@@ -101,8 +102,8 @@ def convert_file(source, target, to):
              if (found := _pair_of(name, file.tensors)) and found[0] != to}
     if not pairs:
         raise ValueError(f"{source} has no pair of MXFP4 tensors in another form than {to}'s: "
-                         f"{', '.join(f'NAME{f.codes} with NAME{f.scales}' for f in FORMS.values())}"
-                         " are known")
+                         + ", ".join(f"NAME{f.codes} with NAME{f.scales}" for f in FORMS.values())
+                         + " are known")
     metadata = _metadata(file, {found for found, _ in pairs.values()}, to)
     scales_of = {stem + FORMS[found].scales: name for name, (found, stem) in pairs.items()}
     out, made = {}, {}
@@ -119,7 +120,8 @@ def convert_file(source, target, to):
             found, stem = pairs[name]
             plain_shape = (*shape[:-2], 16 * shape[-2]) if found == "gpt-oss" else shape
             if dtype != "U8" or len(plain_shape) < 2 or plain_shape[-1] % 16:
-                raise ValueError(f"'{name}' is {shape} in {dtype}: [..., rows, K / 2] of U8 is needed")
+                raise ValueError(f"'{name}' is {shape} in {dtype}: [..., rows, K / 2] of U8 is "
+                                 "needed")
             codes_shape, scales_shape = form.sizes(plain_shape)
             out[stem + form.codes] = ("U8", codes_shape, lambda n=name: codes_of(n))
             out[stem + form.scales] = ("U8", scales_shape, lambda n=name: made.pop(n))
@@ -164,7 +166,8 @@ def quantize_file(source, target, rotation=0, scale_rule="rceil", choose=None, c
     def error(name, mx):
         dtype, shape = file.tensors[name]
         x = np.array(file.read(name))
-        x = (x.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16" else x.astype(np.float32)
+        x = ((x.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16"
+             else x.astype(np.float32))
         size = np.linalg.norm(x) or 1.0
         # The rotation keeps lengths, so the error is that of the rotated values.
         values = context.dequantize(mx)
@@ -176,7 +179,8 @@ def quantize_file(source, target, rotation=0, scale_rule="rceil", choose=None, c
         mx = quantized(name, rotation)
         made[name] = mx.scales.reshape(shape[0], shape[1] // 32)
         plain = mx if rotation == 0 else quantized(name, 0)
-        report.append({"name": name, "error": error(name, mx), "error_unrotated": error(name, plain)})
+        report.append({"name": name, "error": error(name, mx),
+                       "error_unrotated": error(name, plain)})
         if progress:
             progress(name)
         return mx.codes.reshape(shape[0], shape[1] // 2)

@@ -1,5 +1,5 @@
-"""The command `qturn` of an installed package: commands on checkpoints are Python's, others those of
-the program that the wheel carries."""
+"""The command `qturn` of an installed package: commands on checkpoints are Python's, others those
+of the program that the wheel carries."""
 
 import os
 import pathlib

@@ -153,8 +153,8 @@ class Context:
                 for name, _ in out._fields_ if name != "struct_size"}
 
     def snapshot_hash(self):
-        """SHA-256 (hexadecimal) of what prepare goes by, the stored answers or the lock file: equal on
-        ranks that prepare the same plans."""
+        """SHA-256 (hexadecimal) of what prepare goes by, the stored answers or the lock file: equal
+        on ranks that prepare the same plans."""
         out = (c.c_ubyte * 32)()
         check(LIB.qturn_snapshot_hash(self._handle, out))
         return bytes(out).hex()

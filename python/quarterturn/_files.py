@@ -20,7 +20,8 @@ class Progress:
         self.done += 1
         took = time.monotonic() - self.begin
         left = took / self.done * (self.total - self.done)
-        line = f"{self.done}/{self.total} {self.unit}, {took:.0f} s, about {left:.0f} s left: {name}"
+        line = (f"{self.done}/{self.total} {self.unit}, {took:.0f} s, about {left:.0f} s left: "
+                f"{name}")
         if self.live:
             print(f"\r\033[K{line}", end="" if self.done < self.total else "\n", file=sys.stderr,
                   flush=True)
@@ -35,8 +36,8 @@ def weight_scheme(recipe):
         raise ValueError(f"recipe '{recipe}' leaves Fprop in high precision: there is nothing to "
                          "quantise")
     if product.signs != "none":
-        raise ValueError(f"recipe '{recipe}' has signs = {product.signs!r} in Fprop: a file's reader "
-                         "could not know them; use one without signs")
+        raise ValueError(f"recipe '{recipe}' has signs = {product.signs!r} in Fprop: a file's "
+                         "reader could not know them; use one without signs")
     if product.b.rounding != "rne" or product.b.scale_block != "1x32":
         raise ValueError(f"recipe '{recipe}' rounds weights by {product.b.rounding} in blocks of "
                          f"{product.b.scale_block}: files hold rne in 1x32")
@@ -47,17 +48,19 @@ def parser():
     out = argparse.ArgumentParser(prog="qturn", description="Checkpoints in MXFP4.")
     commands = out.add_subparsers(dest="command", required=True)
     convert = commands.add_parser(
-        "convert", help="from one form of MXFP4 checkpoint to another; bits are moved, none changes",
-        description="Rewrites the MXFP4 tensors of a safetensors file; others are copied. A tensor at "
-        "a time is in memory; OUT appears whole or not at all.")
+        "convert",
+        help="from one form of MXFP4 checkpoint to another; bits are moved, none changes",
+        description="Rewrites the MXFP4 tensors of a safetensors file; others are copied. A tensor "
+        "at a time is in memory; OUT appears whole or not at all.")
     convert.add_argument("source", metavar="IN", type=pathlib.Path)
     convert.add_argument("target", metavar="OUT", type=pathlib.Path)
     convert.add_argument("--to", required=True, choices=tuple(formats.FORMS))
     quantize = commands.add_parser(
         "quantize", help="the matrices of a safetensors file to MXFP4",
         description="Quantises each matrix NAME.weight but embeddings, norms and heads into "
-        "NAME.weight_packed and NAME.weight_scale (compressed-tensors' form), and tells the relative "
-        "error of each with the rotation and without. Rotation and scale rule are in OUT's metadata.")
+        "NAME.weight_packed and NAME.weight_scale (compressed-tensors' form), and tells the "
+        "relative error of each with the rotation and without. Rotation and scale rule are in "
+        "OUT's metadata.")
     quantize.add_argument("source", metavar="IN", type=pathlib.Path)
     quantize.add_argument("target", metavar="OUT", type=pathlib.Path)
     quantize.add_argument("--recipe", help="a preset or recipe file: its Fprop's weight decides "

@@ -67,8 +67,8 @@ def _both(product, operand, other_product, other):
 
 
 class _Rules:
-    """What a recipe means for a call, worked out once: arguments of `quantize` and `gemm`, and which
-    copies come from one reading."""
+    """What a recipe means for a call, worked out once: arguments of `quantize` and `gemm`, and
+    which copies come from one reading."""
 
     def __init__(self, text):
         self.recipe = recipe = recipes.from_json(text)

@@ -1,4 +1,5 @@
-"""MXFP4 operands in the layouts of other libraries, exact both ways: bits move, nothing is rounded."""
+"""MXFP4 operands in the layouts of other libraries, exact both ways: bits move, nothing is
+rounded."""
 
 import numpy as np
 
@@ -47,8 +48,8 @@ def to_gguf(codes, scales):
 def from_gguf(data):
     """(codes, scales) plain."""
     if data.dtype != np.uint8 or data.shape[-1] % GGUF_BLOCK:
-        raise ValueError(f"{data.shape} of {data.dtype}: rows of uint8 in blocks of {GGUF_BLOCK} are "
-                         "needed")
+        raise ValueError(f"{data.shape} of {data.dtype}: rows of uint8 in blocks of {GGUF_BLOCK} "
+                         "are needed")
     blocks = data.reshape(*data.shape[:-1], -1, GGUF_BLOCK)
     packed = blocks[..., 1:]
     elements = np.concatenate([packed & 15, packed >> 4], axis=-1)
@@ -69,8 +70,8 @@ def tiled_bytes(rows, blocks, tile_rows, tile_blocks):
 
 def _padded(scales, tile_rows, tile_blocks):
     if scales.dtype != np.uint8 or scales.ndim < 2:
-        raise TypeError(f"scales are {scales.shape} of {scales.dtype}: [..., rows, K / 32] of uint8 "
-                        "is needed")
+        raise TypeError(f"scales are {scales.shape} of {scales.dtype}: [..., rows, K / 32] of "
+                        "uint8 is needed")
     *batch, rows, blocks = scales.shape
     out = np.zeros((*batch, _up(rows, tile_rows), _up(blocks, tile_blocks)), np.uint8)
     out[..., :rows, :blocks] = scales
@@ -81,8 +82,8 @@ def _unpadded(tiles, rows, blocks, tile_rows, tile_blocks):
     """Tiles [..., bytes] of uint8, checked; and the numbers of whole rows and blocks."""
     wanted = tiled_bytes(rows, blocks, tile_rows, tile_blocks)
     if tiles.dtype != np.uint8 or tiles.shape[-1:] != (wanted,):
-        raise ValueError(f"tiles are {tiles.shape} of {tiles.dtype}: scales [{rows}, {blocks}] take "
-                         f"[..., {wanted}] of uint8 in tiles of {tile_rows} x {tile_blocks}")
+        raise ValueError(f"tiles are {tiles.shape} of {tiles.dtype}: scales [{rows}, {blocks}] "
+                         f"take [..., {wanted}] of uint8 in tiles of {tile_rows} x {tile_blocks}")
     return tiles.shape[:-1], _up(rows, tile_rows), _up(blocks, tile_blocks)
 
 
@@ -107,8 +108,8 @@ def from_128x4(tiles, rows, blocks):
 
 
 def to_aiter(scales):
-    """[..., rows, K / 32] in the 32 x 8 tiles of aiter and hipBLASLt on gfx950, rows padded to 256 as
-    aiter's kernels expect: bytes [..., n], zeros where a tile is not full."""
+    """[..., rows, K / 32] in the 32 x 8 tiles of aiter and hipBLASLt on gfx950, rows padded to 256
+    as aiter's kernels expect: bytes [..., n], zeros where a tile is not full."""
     padded = _padded(scales, 256, 8)
     *batch, rows, blocks = padded.shape
     tiles = padded.reshape(*batch, rows // 32, 2, 16, blocks // 8, 2, 4)
@@ -137,7 +138,8 @@ def _check_shuffle(codes):
 
 
 def to_shuffled(codes):
-    """Codes [..., n, K / 2] as aiter's shuffle_weight(16, 16) lays them out for gfx950; same shape."""
+    """Codes [..., n, K / 2] as aiter's shuffle_weight(16, 16) lays them out for gfx950; same
+    shape."""
     batch, n, half, axes = _check_shuffle(codes)
     tiles = codes.reshape(*batch, n // 16, 16, half // 32, 2, 16)
     order = (*range(axes), *(axes + i for i in (0, 2, 3, 1, 4)))
@@ -161,8 +163,8 @@ def to_abs_max(codes, scales):
     check_operand(codes, scales)
     finite = scales != 255
     if (finite & (scales > 252)).any():
-        raise ValueError(f"{int((finite & (scales > 252)).sum())} blocks have scales above 252, which "
-                         "abs_max's, four times as large, cannot hold")
+        raise ValueError(f"{int((finite & (scales > 252)).sum())} blocks have scales above 252, "
+                         "which abs_max's, four times as large, cannot hold")
     return codes, np.where(finite, scales + np.uint8(2), scales).astype(np.uint8)
 
 

@@ -21,8 +21,8 @@ class FormatError(ValueError):
 
 
 class Safetensors:
-    """A safetensors file, read a tensor at a time (memory-mapped). `tensors`: {name: (dtype, shape)};
-    `metadata`: {str: str}. BF16 comes as uint16 bits, 8-bit floats as uint8."""
+    """A safetensors file, read a tensor at a time (memory-mapped). `tensors`: {name: (dtype,
+    shape)}; `metadata`: {str: str}. BF16 comes as uint16 bits, 8-bit floats as uint8."""
 
     def __init__(self, path):
         self.path = pathlib.Path(path)
@@ -58,11 +58,11 @@ class Safetensors:
                               "data_offsets") from None
         if (type(dtype) is not str or dtype not in _SIZES
                 or any(type(n) is not int or n < 0 for n in numbers)):
-            raise FormatError(f"{self.path}: '{name}' has dtype {dtype!r}, shape {shape!r}, offsets "
-                              f"{first!r}, {last!r}")
+            raise FormatError(f"{self.path}: '{name}' has dtype {dtype!r}, shape {shape!r}, "
+                              f"offsets {first!r}, {last!r}")
         if last > self._room or last - first != _SIZES[dtype] * math.prod(shape):
-            raise FormatError(f"{self.path}: '{name}' of shape {shape} in {dtype} lies at {first} to "
-                              f"{last} of {self._room} bytes")
+            raise FormatError(f"{self.path}: '{name}' of shape {shape} in {dtype} lies at {first} "
+                              f"to {last} of {self._room} bytes")
         self.tensors[name] = (dtype, tuple(shape))
         self._places[name] = (first, last)
 
@@ -96,8 +96,8 @@ def write_safetensors(path, tensors, metadata=None):
             for name, (dtype, shape, make) in tensors.items():
                 array = np.ascontiguousarray(make())
                 if array.shape != tuple(shape) or array.dtype != _NUMPY[dtype]:
-                    raise ValueError(f"'{name}' was to be {shape} in {dtype}, it is {array.shape} of "
-                                     f"{array.dtype}")
+                    raise ValueError(f"'{name}' was to be {shape} in {dtype}, it is {array.shape} "
+                                     f"of {array.dtype}")
                 array.tofile(file)
             file.flush()
             os.fsync(file.fileno())

@@ -1,11 +1,11 @@
 """Evaluates a checkpoint under a recipe, the same bits every time.
 
-    python -m quarterturn.evaluate study/models/bf16-0.safetensors --data corpus.txt --recipe te_mxfp4
+    python -m quarterturn.evaluate models/bf16-0.safetensors --data corpus.txt --recipe te_mxfp4
     python -m quarterturn.evaluate CHECKPOINT --data FILE --compare bf16 te_mxfp4
 
 CHECKPOINT is what `quarterturn.study --keep-models` wrote, a safetensors file of the parameters of
-`--model module:function`, or a Hugging Face folder (needs the package transformers). Only Fprop of a
-recipe takes part. Every window of the data is a sequence of its own; noise and signs, where the
+`--model module:function`, or a Hugging Face folder (needs the package transformers). Only Fprop of
+a recipe takes part. Every window of the data is a sequence of its own; noise and signs, where the
 recipe draws them, depend on --seed and on a token's place, so nothing depends on the clock.
 """
 
@@ -107,7 +107,8 @@ def subject(given):
     module.to(given.device).eval()
     windows = _windows(tokens, context, given.windows).long().to(given.device)
     shown = {"checkpoint": given.checkpoint.name, "model": model, "data": name,
-             "sha256": hashlib.sha256(text).hexdigest(), "windows": len(windows), "context": context}
+             "sha256": hashlib.sha256(text).hexdigest(), "windows": len(windows),
+             "context": context}
     return Subject(module, windows, unit, shown, lambda tokens: models.logits(module, tokens))
 
 
@@ -226,8 +227,8 @@ def paired(first, second):
 
 def parser():
     out = argparse.ArgumentParser(prog="python -m quarterturn.evaluate",
-                                  description="Loss, perplexity and errors by layer of a checkpoint "
-                                  "under a recipe; two runs agree in every bit.")
+                                  description="Loss, perplexity and errors by layer of a "
+                                  "checkpoint under a recipe; two runs agree in every bit.")
     add = out.add_argument
     add("checkpoint", type=pathlib.Path, help="a safetensors file or a Hugging Face folder")
     add("--data", required=True, help="a file or folder: bytes, or text for a tokenizer")

@@ -1,14 +1,15 @@
 """MXFP4 tensors in the forms that checkpoints and libraries have, exact both ways, and safetensors
 files as streams.
 
-    codes [rows, K / 2], scales [rows, K / 32]     plain: this library's; low nibble = even element
-    compressed-tensors                             the same, as NAME.weight_packed, NAME.weight_scale
-    gpt-oss                                        NAME_blocks [..., rows, K / 32, 16], NAME_scales
-    GGUF type 39 (MXFP4)                           17 bytes a block: the scale, then byte i holds
-                                                   element i (low nibble) and element i + 16
-    cuBLAS, QuTLASS, FlashInfer                    scales in tiles of 128 rows x 4 blocks
-    aiter, hipBLASLt (gfx950)                      scales in tiles of 32 x 8, codes in 16 x 16 bytes
-    QuTLASS abs_max                                scales of ts34 times 4, alpha = 1/9 in a product
+    plain (this library's)         codes [rows, K / 2], scales [rows, K / 32]; low nibble = even
+                                   element
+    compressed-tensors             the same, as NAME.weight_packed, NAME.weight_scale
+    gpt-oss                        NAME_blocks [..., rows, K / 32, 16], NAME_scales
+    GGUF type 39 (MXFP4)           17 bytes a block: the scale, then byte i holds element i (low
+                                   nibble) and element i + 16
+    cuBLAS, QuTLASS, FlashInfer    scales in tiles of 128 rows x 4 blocks
+    aiter, hipBLASLt (gfx950)      scales in tiles of 32 x 8, codes in 16 x 16 bytes
+    QuTLASS abs_max                scales of ts34 times 4, alpha = 1/9 in a product
 
 All are uint8 arrays of NumPy; values are E2M1 codes times 2^(scale - 127) in each but abs_max.
 Conversions move bits and never round. Files are read as hostile: every offset and size is checked

@@ -1,7 +1,7 @@
 """Linear layers that train in MXFP4 by a recipe.
 
     import quarterturn.nn as qnn
-    noise = qnn.convert(model, "amd_det_h16", seed=1)     # its nn.Linear become quarterturn.nn.Linear
+    noise = qnn.convert(model, "amd_det_h16", seed=1)     # its nn.Linear become qnn.Linear
     for step in range(steps):
         for microbatch, batch in enumerate(batches(step)):
             noise.set(step=step, microbatch=microbatch)
@@ -9,12 +9,12 @@
         optimizer.step(); optimizer.zero_grad()
 
 What is kept for the backward pass is what the recipe needs: where Wgrad is in MXFP4, X's transposed
-MXFP4 copy (4.25 bits an element) instead of X. Weights are quantised when they have changed: once an
-optimizer step, not once a microbatch.
+MXFP4 copy (4.25 bits an element) instead of X. Weights are quantised when they have changed: once
+an optimizer step, not once a microbatch.
 
 Noise and signs belong to (seed, layer, step, microbatch) and to an element's place in the whole
-tensor. So the same codes come out of another sharding, a recomputation, or a run that goes on from a
-checkpoint, provided that `noise` is told where it is:
+tensor. So the same codes come out of another sharding, a recomputation, or a run that goes on from
+a checkpoint, provided that `noise` is told where it is:
 - data parallel: noise.set(token0=..., tokens=...), the first token of this rank and those of all;
   both multiples of 32 and of the recipe's rotation in Wgrad;
 - tensor parallel: linear.set_shard(...) of each layer;
@@ -22,9 +22,10 @@ checkpoint, provided that `noise` is told where it is:
   another microbatch may run before the recomputation;
 - state_dict() of the model carries seed, step and recipe, and loading restores seed and step.
 
-FSDP: convert the model before fully_shard; the copies of a layer's weight are made from the gathered
-parameter and renewed after every optimizer step. They are kept whole on each rank (4.25 bits an
-element for each of Fprop and Dgrad): `cache_weights=False` trades them for quantising at every use.
+FSDP: convert the model before fully_shard; the copies of a layer's weight are made from the
+gathered parameter and renewed after every optimizer step. They are kept whole on each rank (4.25
+bits an element for each of Fprop and Dgrad): `cache_weights=False` trades them for quantising at
+every use.
 """
 
 import concurrent.futures
@@ -44,9 +45,9 @@ _OPS = torch.ops.quarterturn
 
 
 class Noise:
-    """Seeds and counters that a model's layers draw by, as one small tensor which they share. On the
-    CPU by default; on the GPU (device="cuda") a captured CUDA graph draws by what `set` wrote last,
-    but signs per call and a token origin are not to be had there."""
+    """Seeds and counters that a model's layers draw by, as one small tensor which they share. On
+    the CPU by default; on the GPU (device="cuda") a captured CUDA graph draws by what `set` wrote
+    last, but signs per call and a token origin are not to be had there."""
 
     KEY = "quarterturn_noise._extra_state"
 
@@ -93,14 +94,15 @@ class Noise:
         self.set(**state["noise"])
         mine = self.recipe.to_json() if self.recipe else None
         if state.get("recipe") != mine:
-            warnings.warn(f"this state was saved under the recipe {_name(state.get('recipe'))}, the "
-                          f"model has {_name(mine)}: codes will differ from here on", stacklevel=2)
+            warnings.warn(f"this state was saved under the recipe {_name(state.get('recipe'))}, "
+                          f"the model has {_name(mine)}: codes will differ from here on",
+                          stacklevel=2)
         now = torch_ops.plan_hashes()
         for backend, before in state.get("plans", {}).items():
             if now.get(backend, before) != before:
                 warnings.warn(f"this state was saved under other tuning answers of {backend} (or "
-                              "another lock file): codes are the same from here on, sums of products "
-                              "may differ in their last bits", stacklevel=2)
+                              "another lock file): codes are the same from here on, sums of "
+                              "products may differ in their last bits", stacklevel=2)
         refresh_weights()
 
     def attach(self, model):
@@ -129,17 +131,19 @@ class _Load(_Save):
 
 
 def _name(text):
-    return "none" if text is None else f"'{json.loads(text)['name']}' ({zlib.crc32(text.encode()):08x})"
+    if text is None:
+        return "none"
+    return f"'{json.loads(text)['name']}' ({zlib.crc32(text.encode()):08x})"
 
 
 class Linear(torch.nn.Linear):
-    """nn.Linear whose products follow a recipe. x [..., in] in f32, bf16 or f16 (under autocast: its
-    type) gives [..., out] in x's type; the weight may have another, such as f32. Its gradient has the
-    weight's type, or goes into weight.main_grad (f32, [out, in], which a caller provides and zeroes)
-    when `main_grad` is true.
+    """nn.Linear whose products follow a recipe. x [..., in] in f32, bf16 or f16 (under autocast:
+    its type) gives [..., out] in x's type; the weight may have another, such as f32. Its gradient
+    has the weight's type, or goes into weight.main_grad (f32, [out, in], which a caller provides
+    and zeroes) when `main_grad` is true.
 
-    In features must be a multiple of 32 and of Fprop's rotation, out features of Dgrad's; the number
-    of tokens may be anything."""
+    In features must be a multiple of 32 and of Fprop's rotation, out features of Dgrad's; the
+    number of tokens may be anything."""
 
     def __init__(self, in_features, out_features, bias=True, device=None, dtype=None, *, recipe,
                  noise=None, layer=0, main_grad=False, cache_weights=True):
@@ -176,8 +180,8 @@ class Linear(torch.nn.Linear):
         self.noise, self.place = (noise.values, self._place) if recipe.draws else (None, None)
 
     def set_shard(self, row0=0, column0=0, rows=0, columns=0):
-        """This weight is the part of a [rows, columns] one that begins at (row0, column0): its noise
-        is that of the whole. All are multiples of 32 and of the rotations."""
+        """This weight is the part of a [rows, columns] one that begins at (row0, column0): its
+        noise is that of the whole. All are multiples of 32 and of the rotations."""
         self._place[1:] = torch.tensor([row0, column0, rows, columns])
 
     def forward(self, x):
@@ -233,7 +237,8 @@ def prepare(model, tokens, dtype=torch.bfloat16, threads=16):
         x = torch.zeros(tokens, layer.in_features, dtype=dtype, device=device)
         main_grad = (torch.zeros(weight.shape, device=device) if layer.main_grad else None)
         y, xt, xt_scales, _ = _linear.forward(
-            x, weight, bias, main_grad, layer.noise, layer.place, layer.recipe_text, True, True, False)
+            x, weight, bias, main_grad, layer.noise, layer.place, layer.recipe_text, True, True,
+            False)
         _linear.backward(torch.zeros_like(y), x, xt, xt_scales, weight, main_grad, layer.noise,
                          layer.place, layer.recipe_text, True, True, False)
 
@@ -247,7 +252,8 @@ def convert(model, recipe, seed=0, *, noise=None, noise_device="cpu", prefix="",
     share; model.state_dict() carries it.
 
     noise.layers: names of the layers replaced; noise.left: {name: why not}. `prefix` goes before
-    names where the model is a part of a whole (a pipeline's stage): noise belongs to whole names."""
+    names where the model is a part of a whole (a pipeline's stage): noise belongs to whole
+    names."""
     recipe = recipes.load(recipe)
     noise = noise or Noise(seed, recipe=recipe, device=noise_device)
     linears = {name: module for name, module in model.named_modules()

@@ -4,18 +4,20 @@
     recipe = quarterturn.recipes.load("mine.json")        # or a preset's name
     mine = dataclasses.replace(recipe, wgrad=dataclasses.replace(recipe.wgrad, rotation=32))
 
-The three products of Y = X W^T, with their operands and the axis that rotation and blocks run along:
+The three products of Y = X W^T, with their operands and the axis that rotation and blocks run
+along:
 
     fprop  Y  = X W^T      a: X [tokens, in]       b: W [out, in]        along in features
     dgrad  dX = dY W       a: dY [tokens, out]     b: W^T [in, out]      along out features
     wgrad  dW = dY^T X     a: dY^T [out, tokens]   b: X^T [in, tokens]   along tokens
 
-A recipe is data: it compares, hashes, prints, and goes to JSON and back. Presets are named after the
-systems whose published choices they follow; the docstring of each function below says where it
-departs from them and where papers disagree. None of them is a promise about a loss curve: measure on
-your own model (`python -m quarterturn.study`).
+A recipe is data: it compares, hashes, prints, and goes to JSON and back. Presets are named after
+the systems whose published choices they follow; the docstring of each function below says where it
+departs from them and where papers disagree. None of them is a promise about a loss curve: measure
+on your own model (`python -m quarterturn.study`).
 
-Where the papers disagree (2502.20586 Amazon, 2605.09825 AMD, 2505.14669 Quartet, 2509.25149 NVIDIA):
+Where the papers disagree (2502.20586 Amazon, 2605.09825 AMD, 2505.14669 Quartet, 2509.25149
+NVIDIA):
 - Stochastic rounding of gradients: for (Amazon, NVIDIA, TetraJet), against (AMD: did not converge;
   Quartet's fourth version: nearest is at least as good in the backward pass).
 - Random signs: for (Amazon), against (AMD: did not converge), without effect (NVIDIA, small scale).
@@ -92,8 +94,8 @@ class Product:
         if kind != "none" and not self.rotation:
             raise ValueError(f"signs = {self.signs!r} without a rotation: give one, or no signs")
         if (self.a.scale_rule == "ts34") != (self.b.scale_rule == "ts34"):
-            raise ValueError("ts34 scales by 3/4, which the product takes out of both operands: use "
-                             "it for both or for neither")
+            raise ValueError("ts34 scales by 3/4, which the product takes out of both operands: "
+                             "use it for both or for neither")
         for operand in (self.a, self.b):
             if operand.scale_block == "32x32" and self.rotation:
                 raise ValueError("scale_block = '32x32' with a rotation: a rotated weight and its "
@@ -233,9 +235,9 @@ def _quartet():
     products; forward operands rounded to nearest under the QuEST scale, backward ones to nearest
     under the 3/4 scale.
 
-    Departs: the paper masks gradients of values that QuEST clipped and rotates the backward operands
-    with signs; neither is done here. The published code rounds the backward pass stochastically by
-    default, the paper's last version to nearest."""
+    Departs: the paper masks gradients of values that QuEST clipped and rotates the backward
+    operands with signs; neither is done here. The published code rounds the backward pass
+    stochastically by default, the paper's last version to nearest."""
     forward, backward = Operand("rne", "quest"), Operand("rne", "ts34")
     return Recipe("quartet", Product(rotation=32, a=forward, b=forward),
                   Product(rotation=32, a=backward, b=backward),
@@ -260,8 +262,8 @@ def _te_mxfp4():
     """Transformer Engine's MXFP4 on ROCm with its Hadamard option: all three products behind a
     deterministic transform of 16, to nearest, under the "even" scale rule.
 
-    Departs: its software rounding breaks ties away from zero where the hardware rounds them to even;
-    to even here. Its option of stochastic rounding is left off, as by default there."""
+    Departs: its software rounding breaks ties away from zero where the hardware rounds them to
+    even; to even here. Its option of stochastic rounding is left off, as by default there."""
     operand = Operand("rne", "even")
     product = Product(rotation=16, a=operand, b=operand)
     return Recipe("te_mxfp4", product, product, product)

@@ -16,12 +16,12 @@ memory. On CUDA, prepare before capturing: one call of each shape outside of the
 
 What a call costs the host beside the kernel is told by bench/operators.py.
 
-`noise` is a tensor made by `noise(seed=..., step=..., ...)`; `place` is a CPU tensor of int64 of one
-layer: its number, then where a shard of its weight begins (row, column) in how many rows and columns
-(0: those of this call). They are tensors so that new values do not retrace. A `noise` on the CPU is
-read when the operator is called, so a CUDA graph would repeat it at every replay: drawing in a
-capture is refused. One on the GPU is read when the kernels run, and may change between replays; it
-cannot give signs per call or a token origin, which kernels take from the call.
+`noise` is a tensor made by `noise(seed=..., step=..., ...)`; `place` is a CPU tensor of int64 of
+one layer: its number, then where a shard of its weight begins (row, column) in how many rows and
+columns (0: those of this call). They are tensors so that new values do not retrace. A `noise` on
+the CPU is read when the operator is called, so a CUDA graph would repeat it at every replay:
+drawing in a capture is refused. One on the GPU is read when the kernels run, and may change between
+replays; it cannot give signs per call or a token origin, which kernels take from the call.
 """
 
 import torch
@@ -72,7 +72,8 @@ def use_reproducibility(kind):
 
 
 def reload():
-    """Later calls go by what the tuning databases say now. Graphs that were captured keep theirs."""
+    """Later calls go by what the tuning databases say now. Graphs that were captured keep
+    theirs."""
     _CONTEXTS.reload()
     forget()
 
@@ -477,8 +478,9 @@ def _hadamard_gemm_at(key, a, b, rotation, rounding, scale_rule, signs, dtype, c
     prepared = _prepared(
         ("hadamard_gemm", index, a.dtype, b.dtype, dtype, n, k, _range(m), rotation, rounding,
          scale_rule, signs, contract, spread), index, _calls.sign_words(signs),
-        op="hadamard_gemm", role="fprop", m=_range(m), n=n, k=k, a_type=_type(a, "a"), b_type=_type(b, "b"), d_type=_TYPES[dtype],
-        rotation=rotation, signs=signs.partition(":")[0], scale_rule=scale_rule,
+        op="hadamard_gemm", role="fprop", m=_range(m), n=n, k=k, a_type=_type(a, "a"),
+        b_type=_type(b, "b"), d_type=_TYPES[dtype], rotation=rotation,
+        signs=signs.partition(":")[0], scale_rule=scale_rule,
         a_rounding=rounding, b_rounding=rounding, contract=contract, spread=spread)
     return _CALLS.add(key, _calls.Call(
         prepared, ((m, n), (n, 1), dtype), (a_copied, b_copied) if a_copied or b_copied else (),

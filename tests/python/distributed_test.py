@@ -1,5 +1,5 @@
-"""Training on two ranks: sharded weights, the batch divided, microbatches, recomputation and resuming,
-against one process. Two processes of this file talk by gloo on the CPU."""
+"""Training on two ranks: sharded weights, the batch divided, microbatches, recomputation and
+resuming, against one process. Two processes of this file talk by gloo on the CPU."""
 
 import os
 import pathlib
@@ -33,7 +33,8 @@ from quarterturn.recipes import Operand, Product, Recipe
 SR = Operand("sr16", "rceil")
 RECIPE = Recipe("mixed", Product(rotation=32, a=Operand("rne", "even"), b=SR),
                 Product(rotation=16, signs="per_call", a=SR, b=SR),
-                Product(rotation=32, signs="fixed:123456789abcdef0", a=SR, b=Operand("rne", "ceil")),
+                Product(rotation=32, signs="fixed:123456789abcdef0", a=SR,
+                        b=Operand("rne", "ceil")),
                 keep=())
 TOKENS, MICROBATCHES = 128, 2
 
@@ -65,7 +66,8 @@ def whole(parameter):
 
 
 def train(model, noise, steps, rank=0, world=1, recomputed=False):
-    """Outputs of this rank's rows in the first step, that step's whole gradients, and the losses."""
+    """Outputs of this rank's rows in the first step, that step's whole gradients, and the
+    losses."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     size, seen, gradients, losses = TOKENS // world, [], {}, []
     for step in steps:

@@ -51,7 +51,8 @@ HELD = {}  # what consumers may still look at
 
 
 class Provider:
-    """A library's array: NumPy's memory behind a DLPack capsule, and how often it was given back."""
+    """A library's array: NumPy's memory behind a DLPack capsule, and how often it was given
+    back."""
 
     def __init__(self, memory, shape, strides, code=FLOAT, bits=32, lanes=1, device=(1, 0),
                  offset=0, read_only=False):
@@ -120,7 +121,8 @@ class DlpackTest(unittest.TestCase):
         w = self.context.quantize(self.given(self.w), rotation=32)
         y = self.context.gemm(mx, w)
         np.testing.assert_array_equal(
-            np.from_dlpack(y), self.context.gemm(wanted, self.context.quantize(self.w, rotation=32)))
+            np.from_dlpack(y),
+            self.context.gemm(wanted, self.context.quantize(self.w, rotation=32)))
         np.testing.assert_array_equal(
             np.from_dlpack(self.context.hadamard_gemm(self.given(self.x), self.given(self.w))),
             np.from_dlpack(y))

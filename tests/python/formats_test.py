@@ -1,4 +1,5 @@
-"""Checkpoint forms: bits there and back, against independent decoders; safetensors read as hostile."""
+"""Checkpoint forms: bits there and back, against independent decoders; safetensors read as
+hostile."""
 
 import json
 import os
@@ -56,8 +57,8 @@ class Packing(unittest.TestCase):
             np.testing.assert_array_equal(again[1], scales)
 
     def test_gguf_lies_as_its_definition_says(self):
-        # ggml's dequantize_row_mxfp4, element by element: byte j's low nibble is element j, its high
-        # one element j + 16.
+        # ggml's dequantize_row_mxfp4, element by element: byte j's low nibble is element j, its
+        # high one element j + 16.
         codes, scales = operand(rows=2)
         data = formats.to_gguf(codes, scales).reshape(2, -1, 17)
         wanted = plain_values(codes, scales).reshape(2, -1, 32)
@@ -110,7 +111,8 @@ class Files(unittest.TestCase):
         return path
 
     def test_a_file_is_read_as_it_was_written(self):
-        arrays = {"a": np.arange(12, dtype=np.float32).reshape(3, 4), "empty": np.empty((0, 5), np.uint8),
+        arrays = {"a": np.arange(12, dtype=np.float32).reshape(3, 4),
+                  "empty": np.empty((0, 5), np.uint8),
                   "b": np.arange(7, dtype=np.uint8)}
         file = Safetensors(self.write("x.safetensors", arrays, {"k": "v"}))
         self.assertEqual(file.metadata, {"k": "v"})
@@ -138,7 +140,8 @@ class Files(unittest.TestCase):
         generator = np.random.default_rng(3)
         up = generator.normal(size=(64, 128)).astype(np.float32)
         up[:, 5] *= 30  # one outlier channel: what rotations are for
-        down = (generator.normal(size=(32, 64)).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+        down = generator.normal(size=(32, 64)).astype(np.float32)
+        down = (down.view(np.uint32) >> 16).astype(np.uint16)
         path = self.write("model.safetensors", {"up.weight": up, "down.weight": down,
                                                 "embed.weight": up, "up.bias": up[0]})
         out = self.folder / "q.safetensors"
@@ -152,13 +155,15 @@ class Files(unittest.TestCase):
         np.testing.assert_array_equal(file.read("up.weight_packed").reshape(-1), mx.codes)
         np.testing.assert_array_equal(file.read("up.weight_scale").reshape(-1), mx.scales)
         codes, scales = file.read("up.weight_packed"), file.read("up.weight_scale")
-        error = np.linalg.norm(plain_values(codes, scales) - reference.rotate(up, 32)) / np.linalg.norm(up)
+        error = np.linalg.norm(plain_values(codes, scales) - reference.rotate(up, 32))
+        error /= np.linalg.norm(up)
         self.assertAlmostEqual(report[0]["error"], error, places=5)
         self.assertEqual(formats.scheme_of(file)["rotation"], 32)
         with self.assertRaisesRegex(ValueError, "rotation = 32, 0 is wanted"):
             formats.scheme_of(file, rotation=0)
         with self.assertRaisesRegex(ValueError, "no multiple of 128"):
-            formats.quantize_file(path, self.folder / "no.safetensors", rotation=128, context=context)
+            formats.quantize_file(path, self.folder / "no.safetensors", rotation=128,
+                                  context=context)
         self.assertFalse((self.folder / "no.safetensors").exists())
 
     def command(self, *words):
@@ -195,7 +200,8 @@ class Files(unittest.TestCase):
                 (("quantize", path, there), 1, "--force"),
                 (("quantize", path, path, "--force"), 1, "name another file"),
                 (("quantize", path, out, "--recipe", "bf16"), 1, "nothing to quantise"),
-                (("quantize", path, out, "--recipe", "te_mxfp4", "--rotation", "16"), 1, "--recipe"),
+                (("quantize", path, out, "--recipe", "te_mxfp4", "--rotation", "16"), 1,
+                 "--recipe"),
                 (("quantize", path, out, "--rotation", "48"), 2, "invalid choice"),
                 (("quantize", path, out, "--only", "down*"), 1, "fits down*"),
                 (("convert", path, out, "--to", "gpt-oss"), 1, "has no pair"),

@@ -13,7 +13,8 @@ def philox(counter, key):
     low = np.uint64(0xFFFFFFFF)
     for _ in range(7):
         p0, p1 = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
-        c = [(p1 >> np.uint64(32)) ^ c[1] ^ k0, p1 & low, (p0 >> np.uint64(32)) ^ c[3] ^ k1, p0 & low]
+        c = [(p1 >> np.uint64(32)) ^ c[1] ^ k0, p1 & low,
+             (p0 >> np.uint64(32)) ^ c[3] ^ k1, p0 & low]
         k0, k1 = (k0 + np.uint64(0x9E3779B9)) & low, (k1 + np.uint64(0xBB67AE85)) & low
     return np.stack(c, axis=1).astype(np.uint32)
 
@@ -49,7 +50,8 @@ def per_call_signs(seed, g):
 
 
 def rotate(x, g, flips=None):
-    """x [rows, k] float32, k a multiple of g: signs, stages of (a + b, a - b), one multiplication."""
+    """x [rows, k] float32, k a multiple of g: signs, stages of (a + b, a - b), one
+    multiplication."""
     if g == 0:
         return x
     segments = x.reshape(-1, g).astype(np.float32)

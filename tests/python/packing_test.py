@@ -1,4 +1,5 @@
-"""Layouts of other libraries against their definitions, byte by byte and by hand, and files in them."""
+"""Layouts of other libraries against their definitions, byte by byte and by hand, and files in
+them."""
 
 import json
 import os
@@ -40,7 +41,8 @@ def place_aiter(r, c, columns):
 
 def place_shuffled(n, k, half):
     """Of aiter's shuffle_weight(16, 16), on bytes."""
-    return ((n // 16) * (half // 32) + k // 32) * 512 + (k % 32 // 16) * 256 + (n % 16) * 16 + k % 16
+    return (((n // 16) * (half // 32) + k // 32) * 512 + (k % 32 // 16) * 256 + (n % 16) * 16
+            + k % 16)
 
 
 def random_bytes(*shape, seed=0, most=256):
@@ -157,7 +159,8 @@ class Files(unittest.TestCase):
 
     def write(self, arrays, scheme=None):
         path = self.folder / "in.safetensors"
-        write_safetensors(path, {name: ("U8", a.shape, lambda a=a: a) for name, a in arrays.items()},
+        write_safetensors(path, {name: ("U8", a.shape, lambda a=a: a)
+                                 for name, a in arrays.items()},
                           {"quarterturn": json.dumps(scheme)} if scheme else None)
         return path
 

@@ -22,7 +22,8 @@ class RecipeTest(unittest.TestCase):
             self.assertEqual(recipes.load(recipe.name), recipe)
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "mine.json")
-            path.write_text('{"name": "mine", "wgrad": {"rotation": 64, "a": {"rounding": "sr16"}}}')
+            path.write_text('{"name": "mine", "wgrad": {"rotation": 64, '
+                            '"a": {"rounding": "sr16"}}}')
             mine = recipes.load(str(path))
         self.assertEqual(mine, Recipe("mine", wgrad=Product(rotation=64, a=Operand("sr16"))))
 
@@ -62,7 +63,8 @@ class RecipeTest(unittest.TestCase):
         Product(a=Operand("sr16", "even"), biased=True)
 
     def test_texts_are_read_strictly(self):
-        for given, words in (({"name": "a", "fprop": {"rotations": 16}}, "fprop has no 'rotations'"),
+        for given, words in (({"name": "a", "fprop": {"rotations": 16}},
+                              "fprop has no 'rotations'"),
                              ({"name": "a", "keep_last": "2"}, "keep_last = '2': int"),
                              ({"name": "a", "wgrad": {"rotation": True}}, "rotation = True: int"),
                              ({"name": "a", "wgrad": 3}, "an object is needed"),
@@ -80,7 +82,8 @@ class RecipeTest(unittest.TestCase):
         self.assertEqual(len(dataclasses.replace(recipe, keep_tail=0.2).layers(names)), 4)
 
     def test_units_are_those_of_the_products_that_contract_features(self):
-        self.assertEqual(Recipe("r", Product(rotation=64), HIGH, Product(rotation=256)).unit, (64, 1))
+        self.assertEqual(Recipe("r", Product(rotation=64), HIGH, Product(rotation=256)).unit,
+                         (64, 1))
         self.assertEqual(Recipe("r", HIGH, Product(rotation=16), HIGH).unit, (1, 32))
         self.assertEqual(recipes.nvidia_like.unit, (32, 32))
 

@@ -170,8 +170,9 @@ class RunTest(unittest.TestCase):
         alone = self.study("alone", "--arms", chosen, "--steps", "8")
         out = os.path.join(self.out, "ranks")
         done = subprocess.run(
-            [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port",
-             str(20000 + os.getpid() % 20000), "-m", "quarterturn.study", "--out", out, "--model",
+            [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
+             "--master-port", str(20000 + os.getpid() % 20000), "-m", "quarterturn.study",
+             "--out", out, "--model",
              "tiny", "--device", "cpu", "--jit", "off", "--seeds", "0", "--steps", "8", "--arms",
              chosen], env={**os.environ, "PYTHONPATH": os.environ["QTURN_PYTHON"]},
             stderr=subprocess.PIPE, text=True, check=False)
@@ -218,11 +219,13 @@ class ShapesTest(unittest.TestCase):
         from quarterturn import torch_ops
         from quarterturn.study import shapes
         torch_ops.configure("cpu", jit="off")
-        given = shapes.parser().parse_args(["--recipe", "te_mxfp4", "--model", "tiny", "--batch", "1"])
+        given = shapes.parser().parse_args(["--recipe", "te_mxfp4", "--model", "tiny",
+                                            "--batch", "1"])
         given.device = "cpu"
         rows = shapes.called(given)
         roles = {role for role in ("fprop", "dgrad", "wgrad")
-                 for row in rows if f"role={role}" in row["problem"] and "op=" not in row["problem"]}
+                 for row in rows
+                 if f"role={role}" in row["problem"] and "op=" not in row["problem"]}
         self.assertEqual(roles, {"fprop", "dgrad", "wgrad"})  # gemm is the default op
         with contextlib.redirect_stderr(io.StringIO()) as told:
             with mock.patch.dict(os.environ, PATH=""), mock.patch(

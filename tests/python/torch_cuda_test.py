@@ -134,7 +134,8 @@ class CudaTest(unittest.TestCase):
         out = torch.empty(64 * 68, dtype=torch.uint8, device="cuda")
         args = quarterturn._library.initialised("args")
         args.m, args.k, args.a, args.d = 64, 128, plan.operand("a"), plan.operand("d")
-        args.a.data, args.d.data, args.d.scales = x.data_ptr(), out.data_ptr(), out[4096:].data_ptr()
+        args.a.data, args.d.data = x.data_ptr(), out.data_ptr()
+        args.d.scales = out[4096:].data_ptr()
         args.workspace_bytes = plan.workspace_bytes
         plan.run(args)
         torch.cuda.synchronize()

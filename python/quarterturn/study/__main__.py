@@ -10,11 +10,13 @@ from . import arms, report
 
 def parser():
     out = argparse.ArgumentParser(prog="python -m quarterturn.study",
-                                  description="Trains a small byte-level transformer, or a model of "
-                                  "yours, under several recipes, with paired seeds.")
+                                  description="Trains a small byte-level transformer, or a model "
+                                  "of yours, under several recipes, with paired seeds.")
     add = out.add_argument
-    add("--out", type=pathlib.Path, required=True, help="folder of the results; resumed if it has any")
-    add("--arms", default="all", help="all, or names of arms, presets and recipe files, with commas")
+    add("--out", type=pathlib.Path, required=True,
+        help="folder of the results; resumed if it has any")
+    add("--arms", default="all",
+        help="all, or names of arms, presets and recipe files, with commas")
     add("--model", default="small",
         help="small (about 20 M parameters), tiny, module:function, or a Hugging Face folder")
     add("--data", help="a file or folder of bytes (default: the sources of Python's library)")
@@ -83,7 +85,8 @@ def main(argv=None):
     shape = model.shape_of(given.model, given.batch, given.context, given.rate)
     rank, world = distributed(device)
     if shape.batch % world:
-        raise ValueError(f"a batch of {shape.batch} sequences on {world} ranks: a multiple is needed")
+        raise ValueError(f"a batch of {shape.batch} sequences on {world} ranks: a multiple is "
+                         "needed")
     switch = ()
     if given.switch:
         step, _, recipe = given.switch.partition(":")

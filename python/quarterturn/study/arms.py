@@ -57,8 +57,8 @@ ARMS = {arm.name: arm for arm in (
     _arm("fd_even_w_rht64", _EVEN, _EVEN, _EVEN_RHT64),
     _arm("fd_even_h32_w_rht64", _EVEN_H32, _EVEN_H32, _EVEN_RHT64),
     _arm("fd_even_h32_w_rht64_sr", _EVEN_H32, _EVEN_H32, _SR_RHT64),
-    # Half of the elements get no noise (see control.py), as in a published kernel: a study that cannot
-    # tell it from `fdw_rceil_sr_grad` cannot tell good noise from bad.
+    # Half of the elements get no noise (see control.py), as in a published kernel: a study that
+    # cannot tell it from `fdw_rceil_sr_grad` cannot tell good noise from bad.
     _arm(CONTROL, _RCEIL, _SR_DY, _SR_DY),
 )}
 
@@ -91,12 +91,12 @@ CLAIMS = (
           "dw_rht64_sr"),
     Claim("backward only: stochastic rounding helps behind the random transform (Amazon)",
           "dw_rht64_rne", "dw_rht64_sr"),
-    Claim("backward only, with transform and stochastic rounding, is still worse than bf16 (against "
-          "Amazon, who find no loss)", "dw_rht64_sr", "bf16"),
+    Claim("backward only, with transform and stochastic rounding, is still worse than bf16 "
+          "(against Amazon, who find no loss)", "dw_rht64_sr", "bf16"),
     Claim("the floor rule, which clips, is worse than even (torchao 2035, aiter 3212)", "fdw_floor",
           "fdw_even"),
-    Claim("rounding with noise on half of the elements is worse than with noise on all (the control "
-          "of this study)", CONTROL, "fdw_rceil_sr_grad"),
+    Claim("rounding with noise on half of the elements is worse than with noise on all (the "
+          "control of this study)", CONTROL, "fdw_rceil_sr_grad"),
 )
 
 

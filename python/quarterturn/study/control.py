@@ -1,8 +1,8 @@
 """The negative control: stochastic rounding whose noise reaches only half of the elements.
 
-A published kernel draws one 32-bit word for four elements and shifts it by 16 for two of them, so that
-these two see noise below 2^-16 of a step: they are cut off towards zero. Products stay this library's;
-only the codes of those elements are put in their place afterwards."""
+A published kernel draws one 32-bit word for four elements and shifts it by 16 for two of them, so
+that these two see noise below 2^-16 of a step: they are cut off towards zero. Products stay this
+library's; only the codes of those elements are put in their place afterwards."""
 
 import contextlib
 

@@ -10,7 +10,8 @@ _MOST = 32 << 20
 
 
 def gather(source):
-    """(bytes, a name): of the default, every .py file of the standard library by its path's order."""
+    """(bytes, a name): of the default, every .py file of the standard library by its path's
+    order."""
     if source:
         path = pathlib.Path(source)
         files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
@@ -38,8 +39,8 @@ class Data:
         self.size = len(text)
         whole = encode(text) if encode else torch.frombuffer(bytearray(text), dtype=torch.uint8)
         if len(whole) < 40 * (shape.context + 1):
-            raise ValueError(f"{len(whole)} tokens of data: at least {40 * (shape.context + 1)} are "
-                             "needed")
+            raise ValueError(f"{len(whole)} tokens of data: at least {40 * (shape.context + 1)} "
+                             "are needed")
         whole = whole.to(device)
         split = len(whole) * 19 // 20
         self.train, self.held_out = whole[:split], whole[split:]

@@ -99,8 +99,8 @@ def _is_folder(name):
 
 def shape_of(name, batch=None, context=None, rate=None):
     """The Shape of a model, with what is given in place of its own. A Hugging Face folder's starts
-    from 8 sequences of 512 tokens and the rate 1e-4; of module:function only batch, context and rate
-    mean anything, and are those of "small"."""
+    from 8 sequences of 512 tokens and the rate 1e-4; of module:function only batch, context and
+    rate mean anything, and are those of "small"."""
     shape = SHAPES.get(name, SHAPES["small"])
     if _is_folder(name):
         from . import hugging_face
@@ -114,8 +114,8 @@ def shape_of(name, batch=None, context=None, rate=None):
 
 
 def make(name, shape):
-    """"small", "tiny", module:function, which gives a module from tokens to logits, or a Hugging Face
-    folder."""
+    """"small", "tiny", module:function, which gives a module from tokens to logits, or a Hugging
+    Face folder."""
     if name in SHAPES:
         return Transformer(shape)
     if _is_folder(name):
@@ -123,8 +123,8 @@ def make(name, shape):
         return hugging_face.model(name)
     module, _, function = name.partition(":")
     if not function:
-        raise ValueError(f"--model {name}: {', '.join(SHAPES)}, module:function, or a folder that is "
-                         "there")
+        raise ValueError(f"--model {name}: {', '.join(SHAPES)}, module:function, or a folder that "
+                         "is there")
     return getattr(importlib.import_module(module), function)()
 
 

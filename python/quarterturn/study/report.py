@@ -45,8 +45,8 @@ def paired(runs, arm, other, what="validation"):
 
 
 def verdict(runs, claim):
-    """(verdict, why) of one published claim. The words say what one small model can: no significance
-    is claimed, and a difference within its own noise is called untestable here."""
+    """(verdict, why) of one published claim. The words say what one small model can: no
+    significance is claimed, and a difference within its own noise is called untestable here."""
     differences, mean, error = paired(runs, claim.worse, claim.better)
     if len(differences) < 2:
         return "not testable at this scale", f"{len(differences)} paired seed(s); two are needed"
@@ -54,12 +54,14 @@ def verdict(runs, claim):
         diverged = [arm for arm in (claim.worse, claim.better)
                     if not all(math.isfinite(run["validation"]) for run in runs[arm].values())]
         return "not testable at this scale", f"runs of {' and '.join(diverged)} diverged"
-    told = f"{claim.worse} - {claim.better} = {mean:+.4f} +- {error:.4f} nats, {len(differences)} seeds"
+    told = (f"{claim.worse} - {claim.better} = {mean:+.4f} +- {error:.4f} nats, "
+            f"{len(differences)} seeds")
     if len(differences) < _SEEDS_FOR_SIGNIFICANCE:
         told += ": no significance is claimed"
     same_sign = all(d > 0 for d in differences) or all(d < 0 for d in differences)
     if not same_sign or abs(mean) <= 2 * error:
-        return "not testable at this scale", told + "; within the noise of the seeds (a null result)"
+        return ("not testable at this scale",
+                told + "; within the noise of the seeds (a null result)")
     return ("consistent with" if mean > 0 else "not consistent with"), told
 
 
@@ -204,7 +206,8 @@ def error_plot(table, colors):
     if not shown:
         return ""
     top = max(max(row["gradient_error"].values()) for row in shown)
-    plot = Plot("Error of weight gradients, by the product in MXFP4: 1 Fprop, 2 Dgrad, 3 Wgrad, 4 all",
+    plot = Plot("Error of weight gradients, by the product in MXFP4: 1 Fprop, 2 Dgrad, 3 Wgrad, "
+                "4 all",
                 (0, 5), (0, 1.1 * top), "product", "relative")
     for i, row in enumerate(shown):
         for place, role in enumerate(roles, 1):
@@ -253,9 +256,9 @@ def page(runs, table, claims):
             f"content='width=device-width'><title>Recipes for MXFP4 training</title><style>{_STYLE}"
             f"</style><h1>Recipes for MXFP4 training</h1><p>{html.escape(facts)}</p>"
             f"<table><tr>{''.join(f'<th>{h}</th>' for h in head)}</tr>{body}</table>"
-            "<p>Differences are paired: same seed, same initial weights, same batches. The error of "
-            "gradients is that of the quantised layers' weight gradients on one batch, at the end of "
-            "each run, relative to their norm.</p>"
+            "<p>Differences are paired: same seed, same initial weights, same batches. The error "
+            "of gradients is that of the quantised layers' weight gradients on one batch, at the "
+            "end of each run, relative to their norm.</p>"
             f"{loss_plot(runs, colors)}{gap_plot(table, colors)}{error_plot(table, colors)}"
             f"<h2>Published claims</h2><table><tr><th>claim</th><th>this study is</th><th>why</th>"
             f"</tr>{judged}</table><h2>Recipes</h2>{recipes_text}</html>\n")

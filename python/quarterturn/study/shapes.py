@@ -1,8 +1,9 @@
-"""Tunes what a model calls: python -m quarterturn.study.shapes --recipe R [--model module:function].
+"""Tunes what a model calls: python -m quarterturn.study.shapes --recipe R [--model
+module:function].
 
-Trains one step under the recipe and notes every problem that was prepared, tunes those that no stored
-answer serves (`qturn tune --problem`), then trains a step in a fresh process and says whether
-anything was still missed.
+Trains one step under the recipe and notes every problem that was prepared, tunes those that no
+stored answer serves (`qturn tune --problem`), then trains a step in a fresh process and says
+whether anything was still missed.
 """
 
 import argparse

@@ -1,8 +1,9 @@
 """Where a training step's time goes on a GPU: python -m quarterturn.study.shares --out DIR.
 
-Each arm's step is profiled: time of kernels by what they are for (the product of each role, rounding,
-everything else), beside bf16's step as it is and under torch.compile. What the rotation and the noise
-cost is told by the same step without them. Times are of kernels alone; `ms` is the step's wall clock.
+Each arm's step is profiled: time of kernels by what they are for (the product of each role,
+rounding, everything else), beside bf16's step as it is and under torch.compile. What the rotation
+and the noise cost is told by the same step without them. Times are of kernels alone; `ms` is the
+step's wall clock.
 """
 
 import argparse
@@ -126,8 +127,8 @@ def measured(given, shape, batch, say):
 
 def markdown(facts, rows):
     base = rows[0]["ms"]
-    head = ("arm", "ms a step", "of bf16 compiled", *(f"{part} ms" for part in PARTS), "of quantise: "
-            "rotation ms", "noise ms")
+    head = ("arm", "ms a step", "of bf16 compiled", *(f"{part} ms" for part in PARTS), "of "
+            "quantise: rotation ms", "noise ms")
     lines = ["# Where a step's time goes", "", facts, "", "| " + " | ".join(head) + " |",
              "|" + "---|" * len(head)]
     for row in rows:
@@ -157,7 +158,8 @@ def main(argv=None):
         return 1
     shape = model.shape_of(given.model)
     if given.width:
-        shape = dataclasses.replace(shape, inner=shape.inner * given.width // shape.width // 128 * 128,
+        inner = shape.inner * given.width // shape.width // 128 * 128
+        shape = dataclasses.replace(shape, inner=inner,
                                     heads=given.width // 64, width=given.width)
     text = data.Data(given.data, shape, "cuda", model.encoder(given.model))
     rows = measured(given, shape, text.batch(0, 0), lambda line: print(line, file=sys.stderr))

@@ -1,14 +1,14 @@
 """What quantisation does to real tensors: python -m quarterturn.study.tensors --out DIR.
 
-Trains a small model in bf16 and, at several steps, takes the inputs, weights and output gradients of
-its linear layers as the three products contract them. Of each, under every rotation, sign source,
-scale rule and rounding: the relative error of the values, its part that rounding draws (variance) and
-its part that stays (bias), by how much values shrink, and how many rows fit the windows of the int8
-and E5M2 families.
+Trains a small model in bf16 and, at several steps, takes the inputs, weights and output gradients
+of its linear layers as the three products contract them. Of each, under every rotation, sign
+source, scale rule and rounding: the relative error of the values, its part that rounding draws
+(variance) and its part that stays (bias), by how much values shrink, and how many rows fit the
+windows of the int8 and E5M2 families.
 
-Values x (rotated), quantised q in D draws: error = mean |q - x|^2 / |x|^2; variance = mean
-|q - mean q|^2 / |x|^2 * D / (D - 1); bias = error - variance; shrink = 1 - <mean q, x> / |x|^2. With
-RNE there is one draw and no variance.
+Values x (rotated), quantised q in D draws: error = mean |q - x|^2 / |x|^2; variance = mean |q -
+mean q|^2 / |x|^2 * D / (D - 1); bias = error - variance; shrink = 1 - <mean q, x> / |x|^2. With RNE
+there is one draw and no variance.
 """
 
 import argparse
@@ -41,7 +41,8 @@ class Form:
     @property
     def name(self):
         turned = f"H{self.rotation}" if self.rotation else "none"
-        return f"{turned}{' random' if self.signs == 'per_call' else ''} {self.rule} {self.rounding}"
+        random = " random" if self.signs == "per_call" else ""
+        return f"{turned}{random} {self.rule} {self.rounding}"
 
 
 def forms():
@@ -75,8 +76,8 @@ def _noise(draw=0):
 
 
 def _signs(rotation, device):
-    """The signs that the library draws for `_noise`, read off it: the transform of a unit vector e_j is
-    row j of H times sign j, whose first element tells the sign."""
+    """The signs that the library draws for `_noise`, read off it: the transform of a unit vector
+    e_j is row j of H times sign j, whose first element tells the sign."""
     import torch
     from .. import torch_ops
     if rotation not in _SIGNS:
@@ -255,7 +256,8 @@ def tables(errors, inside):
                     [(_turn(g, s), *(_cell(_mean(_of(errors, kind=kind, rotation=g, signs=s,
                                                      rule="rceil", rounding=rounding), "error"),
                                            ".5f") for kind in KINDS)) for g, s in ROTATIONS]))
-    for measure_, rounding, title in (("error", "rne", "Relative error"), ("shrink", "rne", "Shrink"),
+    for measure_, rounding, title in (("error", "rne", "Relative error"),
+                                      ("shrink", "rne", "Shrink"),
                                       ("bias", "sr16", "Bias")):
         for g, s in ((0, "none"), (32, "per_call")):
             rules = RULES if rounding == "rne" else UNBIASED
@@ -274,11 +276,12 @@ def tables(errors, inside):
 def _plot(errors, rounding):
     from .report import Plot, _COLORS
     points = {kind: [_mean(_of(errors, kind=kind, rotation=g, signs=s, rule="rceil",
-                               rounding=rounding), "error") for g, s in ROTATIONS] for kind in KINDS}
+                               rounding=rounding), "error") for g, s in ROTATIONS]
+              for kind in KINDS}
     values = [v for line in points.values() for v in line if v is not None]
-    plot = Plot(f"Relative error by rotation (1 none, 2-6 H16-H256, 7-11 the same with random signs), "
-                f"RCEIL, {rounding}", (0, len(ROTATIONS) + 1), (0, 1.05 * max(values)), "rotation",
-                "relative")
+    plot = Plot(f"Relative error by rotation (1 none, 2-6 H16-H256, 7-11 the same with random "
+                f"signs), RCEIL, {rounding}", (0, len(ROTATIONS) + 1), (0, 1.05 * max(values)),
+                "rotation", "relative")
     for i, (kind, line) in enumerate(points.items()):
         for place, value in enumerate(line, 1):
             if value is not None:
@@ -334,8 +337,9 @@ def main(argv=None):
     text = data.Data(given.data, shape, given.device, model.encoder(given.model))
     errors, inside = study(given, shape, text, lambda line: print(line, file=sys.stderr))
     facts = (f"{given.model} {dataclasses.asdict(shape)}, tensors at steps "
-             f"{', '.join(map(str, given.steps))} of bf16 training, up to {given.rows} rows and {given.tokens} tokens each, "
-             f"{given.draws} draws; data: {text.name}, {text.size} bytes, sha256 {text.digest[:16]}; "
+             f"{', '.join(map(str, given.steps))} of bf16 training, up to {given.rows} rows and "
+             f"{given.tokens} tokens each, {given.draws} draws; data: {text.name}, {text.size} "
+             f"bytes, sha256 {text.digest[:16]}; "
              f"{device_name(given.device)}; quarterturn {version()}, torch {torch.__version__}")
     given.out.mkdir(parents=True, exist_ok=True)
     for name, told in (("tensors.json", json.dumps({"facts": facts, "errors": errors,

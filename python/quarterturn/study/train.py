@@ -119,7 +119,8 @@ class Run:
                 "arm": self.arm, "seed": self.seed, "steps": self.options.steps}
         formats.write_safetensors(
             path, {name: ("F32", tuple(p.shape), lambda p=p: p.detach().float().cpu().numpy())
-                   for name, p in model.named_parameters()}, {"quarterturn.study": json.dumps(told)})
+                   for name, p in model.named_parameters()},
+            {"quarterturn.study": json.dumps(told)})
 
     # ---- training ----
 
