@@ -23,14 +23,19 @@ struct Generation {
 };
 
 struct Manifest {
-  std::int64_t current = 0;  ///< a generation's number
+  std::int64_t current = 0;    ///< a generation's number
+  std::int64_t sequence = 0;   ///< grows with every choice of what is current
+  std::string key, signature;  ///< of that choice: Ed25519, hex; empty: not signed
   std::vector<Generation> generations;
 
   const Generation* find(std::int64_t number) const;
 };
 
-/// What a signature covers.
+/// What a generation's signature covers.
 std::string signed_message(const Generation& generation);
+/// What the signature of a choice covers: which generation is current, and the how-manieth choice
+/// that is. So nobody without a key can put an older one back where the newer was seen.
+std::string signed_choice(const Manifest& manifest);
 
 /// miss: the folder has no manifest. damaged: it cannot be understood.
 Result<Manifest> read_manifest(const std::string& folder);
@@ -41,11 +46,22 @@ Result<Generation> publish(Database& database, const std::string& folder,
                            const SnapshotOptions& options = {}, const SigningKey* key = nullptr);
 
 /// Makes an older (or again the newest) generation current. out_of_range: there is no such one.
-Status make_current(const std::string& folder, std::int64_t number);
+/// invalid_argument: it is signed and `key` is null, so that readers who check would refuse it.
+Status make_current(const std::string& folder, std::int64_t number,
+                    const SigningKey* key = nullptr);
+
+struct Published {
+  Database database;
+  std::int64_t number = 0;    ///< the generation's; 0: a single file
+  std::int64_t sequence = 0;  ///< of the choice; 0: a single file
+};
 
 /// Opens what `path` names: a snapshot's file, or a publication's current generation. With
-/// `allowed_keys` (public, hex), only a generation signed by one of them, whose winners are those
-/// that were signed; else any.
+/// `allowed_keys` (public, hex), only a generation that one of them signed and chose, whose winners
+/// are those that were signed, and whose choice is no older than `least_sequence`; else any.
+Result<Published> open_current(const std::string& path,
+                               const std::vector<std::string>& allowed_keys,
+                               std::int64_t least_sequence = 0);
 Result<Database> open_published(const std::string& path,
                                 const std::vector<std::string>& allowed_keys = {});
 

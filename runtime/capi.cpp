@@ -6,6 +6,7 @@
 #include "runtime/context.hpp"
 #include "runtime/convert.hpp"
 #include "runtime/include/quarterturn/qturn.h"
+#include "runtime/metrics.hpp"
 #include "runtime/prepare_many.hpp"
 #include "runtime/slots.hpp"
 #include "runtime/version.hpp"
@@ -110,6 +111,30 @@ Status options_of(const qturn_context_options& given, ContextOptions& out) {
     };
   out.log_level = static_cast<LogLevel>(given.log_level);
   return {};
+}
+
+// Of a struct that is filled in: what its caller has room for.
+Status check_size(const char* name, std::uint32_t given, std::size_t most) {
+  if (given >= sizeof(std::uint32_t) && given <= most) return {};
+  return Status(
+      Code::invalid_argument,
+      fmt::format("{}->struct_size = {}: set it to the struct's sizeof, {}", name, given, most));
+}
+
+void give_report(const Reloaded& from, qturn_reload_report& out) {
+  qturn_reload_report now{};
+  now.struct_size = out.struct_size;
+  now.changed = from.before != from.after;
+  std::copy(from.before.begin(), from.before.end(), now.hash_before);
+  std::copy(from.after.begin(), from.after.end(), now.hash_after);
+  now.answers_before = from.answers_before;
+  now.answers_after = from.answers_after;
+  now.problems_changed = from.problems_changed;
+  now.prepared_changed = from.prepared_changed;
+  now.prepared_held = from.prepared_held;
+  now.generation_before = from.generation_before;
+  now.generation_after = from.generation_after;
+  std::memcpy(&out, &now, out.struct_size);
 }
 
 void give_text(const std::string& text, char* out, std::size_t capacity, std::size_t* needed) {
@@ -239,10 +264,16 @@ void qturn_context_destroy(qturn_context* context) {
   });
 }
 
-qturn_status qturn_reload(qturn_context* context) {
+qturn_status qturn_reload(qturn_context* context, int32_t flags, qturn_reload_report* report) {
   return guarded([&]() -> Status {
     QTURN_REQUIRE(context);
-    return context->context->reload();
+    if (auto s = check_choice("flags", flags, QTURN_RELOAD_REPLACE); !s.ok()) return s;
+    if (report)
+      if (auto s = check_size("report", report->struct_size, sizeof *report); !s.ok()) return s;
+    const auto reloaded = context->context->reload(static_cast<Reload>(flags));
+    if (!reloaded.ok()) return reloaded.status();
+    if (report) give_report(*reloaded, *report);
+    return {};
   });
 }
 
@@ -482,23 +513,40 @@ qturn_status qturn_get_stats(qturn_context* context, qturn_stats* out) {
   return guarded([&]() -> Status {
     QTURN_REQUIRE(context);
     QTURN_REQUIRE(out);
+    if (auto s = check_size("out", out->struct_size, sizeof *out); !s.ok()) return s;
     const auto& from = context->context->statistics();
     qturn_stats now{};
     now.struct_size = out->struct_size;
     now.prepares = from.prepares;
     now.runs = from.runs;
     for (std::size_t i = 0; i < from.matched.size(); ++i) now.matched[i] = from.matched[i];
+    now.failures = from.failures;
     now.compiles = from.compiles;
     now.code_hits = from.code_hits;
     now.quarantined = from.quarantined;
     auto fallbacks = context->context->window_fallbacks();
     if (!fallbacks.ok()) return fallbacks.status();
     now.window_fallbacks = *fallbacks;
-    if (out->struct_size < sizeof(std::uint32_t) || out->struct_size > sizeof now)
-      return Status(Code::invalid_argument,
-                    fmt::format("out->struct_size = {}: set it to sizeof(qturn_stats), {}",
-                                out->struct_size, sizeof now));
     std::memcpy(out, &now, out->struct_size);
+    return {};
+  });
+}
+
+qturn_status qturn_metrics_text(qturn_context* const* contexts, size_t count, int32_t flags,
+                                char* text, size_t capacity, size_t* needed) {
+  return guarded([&]() -> Status {
+    if (capacity > 0) QTURN_REQUIRE(text);
+    if (count == 0) return Status(Code::invalid_argument, "count = 0: name at least one context");
+    QTURN_REQUIRE(contexts);
+    if (auto s = check_choice("flags", flags, QTURN_METRICS_WITH_DEVICE); !s.ok()) return s;
+    std::vector<Context*> all;
+    for (std::size_t i = 0; i < count; ++i) {
+      if (!contexts[i]) return null_argument("contexts[i]");
+      all.push_back(contexts[i]->context.get());
+      if (flags != QTURN_METRICS_WITH_DEVICE) continue;
+      if (auto rows = all.back()->window_fallbacks(); !rows.ok()) return rows.status();
+    }
+    give_text(metrics_text(all), text, capacity, needed);
     return {};
   });
 }

@@ -51,7 +51,13 @@ Result<Context::Choice> Context::choose(const Problem& problem) {
     return Choice{std::move(*plan), Match::exact, settings_.text(Setting::lock)};
   }
   const auto table = this->table();
-  for (const auto& [answer, match] : table->candidates(problem)) {
+  if (const auto held = held_answer(problem))
+    return Choice{held->executable->plan(), held->match, held->place, true};
+  return choose_from(*table, problem);
+}
+
+Result<Context::Choice> Context::choose_from(const LookupTable& table, const Problem& problem) {
+  for (const auto& [answer, match] : table.candidates(problem)) {
     if (is_disabled(answer->plan) ||
         !check_plan(problem, backend_->device().target, answer->plan).ok())
       continue;
@@ -65,6 +71,23 @@ Result<Context::Choice> Context::choose(const Problem& problem) {
 }
 
 Digest Context::snapshot_hash() const {
+  std::vector<std::pair<std::string, std::string>> held;
+  std::shared_ptr<const LookupTable> table;
+  {
+    const std::lock_guard lock(mutex_);
+    if (hash_) return *hash_;
+    table = this->table();
+    for (const auto& [problem, served] : served_)
+      if (served.held) held.emplace_back(problem, served.executable->plan().text());
+  }
+  const Digest out = hash_of(*table, held);
+  const std::lock_guard lock(mutex_);
+  if (this->table() == table) hash_ = out;
+  return out;
+}
+
+Digest Context::hash_of(const LookupTable& table,
+                        const std::vector<std::pair<std::string, std::string>>& held) const {
   std::string all;
   for (const auto& text : {std::string("quarterturn served 1"), std::string(kVersion), env_.target,
                            env_.performance_class, settings_.text(Setting::disable)})
@@ -74,10 +97,9 @@ Digest Context::snapshot_hash() const {
     append(all, hex(lock_->hash()));
     return sha256(all);
   }
-  const auto table = this->table();
   using Row = std::tuple<std::string, Layer, std::int32_t, Validity, std::string>;
   std::vector<Row> rows;
-  for (const auto& answer : table->answers())
+  for (const auto& answer : table.answers())
     rows.emplace_back(answer.problem.key(), answer.layer, answer.order, answer.validity,
                       answer.plan.text());
   std::sort(rows.begin(), rows.end());
@@ -85,6 +107,11 @@ Digest Context::snapshot_hash() const {
     append(all, problem);
     append(all,
            fmt::format("{} {} {}", static_cast<int>(layer), order, static_cast<int>(validity)));
+    append(all, plan);
+  }
+  for (const auto& [problem, plan] : held) {
+    append(all, "held");
+    append(all, problem);
     append(all, plan);
   }
   return sha256(all);

@@ -118,7 +118,10 @@ Result<std::shared_ptr<Context>> Context::create(ContextOptions options) {
     if (!lock.ok()) return lock.status();
     out->lock_ = std::move(*lock);
   }
-  if (auto status = out->reload(); !status.ok()) return status;
+  auto layers = out->load({});
+  out->say(layers.notes);
+  out->table_.store(std::make_shared<const LookupTable>(std::move(layers.answers)));
+  out->layers_ = std::move(layers.layers);
   out->background_.every(kMissInterval, [context = out.get()] { context->flush_misses(); });
   out->log_(LogLevel::info, "Quarterturn {} on {} ({}), {} stored answers", kVersion,
             out->env_.target, out->env_.performance_class, out->table()->size());
@@ -169,19 +172,6 @@ void Context::say(const std::vector<std::string>& notes) {
   for (const auto& note : notes) log_(LogLevel::warning, "{}", note);
 }
 
-Status Context::reload() {
-  auto layers = load_layers(
-      *database_,
-      {settings_.text(Setting::pins), settings_.list(Setting::snapshots),
-       bundle_ ? bundle_->database_path() : std::string(), settings_.list(Setting::snapshot_keys)},
-      env_);
-  say(layers.notes);
-  say(database_->take_notes());
-  say(store_->take_notes());
-  table_.store(std::make_shared<const LookupTable>(std::move(layers.answers)));
-  return {};
-}
-
 bool Context::is_disabled(const Plan& plan) const {
   return std::any_of(plan.steps.begin(), plan.steps.end(), [this](const Step& step) {
     return settings_.lists(Setting::disable, step.variant.family);
@@ -222,6 +212,10 @@ Result<std::uint64_t> Context::window_fallbacks() {
     auto rows = executable->window_fallbacks();
     if (!rows.ok()) return rows.status();
     sum += *rows;
+  }
+  // Of two that read at once, the later value stays.
+  auto last = statistics_.window_fallbacks.load();
+  while (last < sum && !statistics_.window_fallbacks.compare_exchange_weak(last, sum)) {
   }
   return sum;
 }
@@ -268,16 +262,9 @@ Context::Built Context::try_plan(const Problem& problem, const Plan& plan) {
   return built;
 }
 
-std::shared_ptr<PreparedPlan> Context::prepared(const Problem& problem, Match match,
-                                                std::string place,
-                                                std::shared_ptr<const Executable> executable) {
-  ++statistics_.matched[static_cast<std::size_t>(match)];
-  return std::make_shared<PreparedPlan>(problem, match, std::move(place), std::move(executable));
-}
-
-std::shared_ptr<PreparedPlan> Context::stored_answer(const Problem& problem, Status& why_not) {
-  const auto table = this->table();
-  for (const auto& [answer, match] : table->candidates(problem)) {
+std::optional<Context::Served> Context::stored_answer(const LookupTable& table,
+                                                      const Problem& problem, Status& why_not) {
+  for (const auto& [answer, match] : table.candidates(problem)) {
     if (is_disabled(answer->plan)) continue;
     // Other ranges and other revisions of a family may not allow this plan here.
     if (auto status = check_plan(problem, backend_->device().target, answer->plan); !status.ok()) {
@@ -286,10 +273,10 @@ std::shared_ptr<PreparedPlan> Context::stored_answer(const Problem& problem, Sta
       continue;
     }
     auto built = try_plan(problem, answer->plan);
-    if (built.ok()) return prepared(problem, match, answer->place, std::move(*built));
+    if (built.ok()) return Served{match, answer->place, std::move(*built)};
     why_not = built.status();
   }
-  return nullptr;
+  return std::nullopt;
 }
 
 Context::Built Context::build_heuristic(const Problem& problem) {
@@ -325,12 +312,12 @@ bool Context::is_at_hand(const Problem& problem, const Plan& plan) {
   });
 }
 
-std::shared_ptr<PreparedPlan> Context::in_background(const Problem& problem) {
+std::optional<Context::Served> Context::in_background(const Problem& problem) {
   const auto wanted = enabled_plans(problem, 1);
   if (wanted.empty() || backend_->device().compiler.empty() || is_at_hand(problem, wanted[0]))
-    return nullptr;
+    return std::nullopt;
   auto now = prebuilt(problem);
-  if (!now.ok()) return nullptr;
+  if (!now.ok()) return std::nullopt;
   const auto key = problem.key();
   bool is_new = false;
   {
@@ -348,13 +335,12 @@ std::shared_ptr<PreparedPlan> Context::in_background(const Problem& problem) {
   if (is_new && !background_.add(job)) {
     const std::lock_guard lock(mutex_);
     compiling_.erase(key);
-    return nullptr;
+    return std::nullopt;
   }
-  return prepared(problem, Match::reference, "", std::move(*now));
+  return Served{Match::reference, "", std::move(*now)};
 }
 
-Result<std::shared_ptr<PreparedPlan>> Context::reference(const Problem& problem,
-                                                         const Status& why) {
+Result<Context::Served> Context::reference(const Problem& problem, const Status& why) {
   auto executable = prebuilt(problem);
   if (!executable.ok()) return why.ok() ? executable.status() : why;
   if (why.code() == Code::no_compiler) {
@@ -366,26 +352,47 @@ Result<std::shared_ptr<PreparedPlan>> Context::reference(const Problem& problem,
     log_(LogLevel::warning, "the prebuilt portable kernel serves {}: {}", problem.key(),
          why.message());
   }
-  return prepared(problem, Match::reference, "", std::move(*executable));
+  return Served{Match::reference, "", std::move(*executable)};
 }
 
-Result<std::shared_ptr<PreparedPlan>> Context::prepare_locked(const Problem& problem) {
+Result<Context::Served> Context::serve_locked(const Problem& problem) {
   const auto plan = locked_plan(problem);
   if (!plan.ok()) return plan.status();
   auto built = try_plan(problem, *plan);
   if (!built.ok()) return built.status();
-  return prepared(problem, Match::exact, settings_.text(Setting::lock), std::move(*built));
+  return Served{Match::exact, settings_.text(Setting::lock), std::move(*built)};
 }
 
 Result<std::shared_ptr<PreparedPlan>> Context::prepare(const Problem& problem) {
   if (auto status = validate(problem); !status.ok()) return status;
   ++statistics_.prepares;
-  if (lock_) return prepare_locked(problem);
+  auto served = serve(problem);
+  if (!served.ok()) {
+    ++statistics_.failures;
+    return served.status();
+  }
+  ++statistics_.matched[static_cast<std::size_t>(served->match)];
+  const auto out = std::make_shared<PreparedPlan>(problem, served->match, std::move(served->place),
+                                                  std::move(served->executable));
+  if (out->match() >= Match::stale) record_miss(out);
+  return out;
+}
+
+Result<Context::Served> Context::serve(const Problem& problem) {
+  if (lock_) return serve_locked(problem);
+  for (;;) {
+    const auto table = this->table();
+    if (auto held = held_answer(problem)) return *held;
+    auto served = serve_from(*table, problem);
+    if (!served.ok() || remember(table, problem, *served)) return served;
+  }
+}
+
+Result<Context::Served> Context::serve_from(const LookupTable& table, const Problem& problem) {
   Status why;
-  if (auto plan = stored_answer(problem, why)) {
-    log_(LogLevel::info, "{}: {} ({})", problem.key(), match_name(plan->match()), plan->place());
-    if (plan->match() >= Match::stale) record_miss(plan);
-    return plan;
+  if (auto served = stored_answer(table, problem, why)) {
+    log_(LogLevel::info, "{}: {} ({})", problem.key(), match_name(served->match), served->place);
+    return *served;
   }
   if (auto status = supports(problem); !status.ok()) return status;
   const auto& policy = settings_.text(Setting::on_miss);
@@ -398,18 +405,12 @@ Result<std::shared_ptr<PreparedPlan>> Context::prepare(const Problem& problem) {
                               problem.key(), env_.target, env_.performance_class, problem.key()));
   }
   if (policy == "background")
-    if (auto plan = in_background(problem)) {
-      record_miss(plan);
-      return plan;
-    }
+    if (auto served = in_background(problem)) return *served;
   auto built = build_heuristic(problem);
-  Result<std::shared_ptr<PreparedPlan>> out =
-      built.ok() ? prepared(problem, Match::heuristic, "", std::move(*built))
-                 : reference(problem, built.status());
-  if (out.ok()) {
-    record_miss(*out);
-    log_(LogLevel::info, "{}: {}, as nobody tuned it", problem.key(), match_name((*out)->match()));
-  }
+  Result<Served> out = built.ok() ? Result<Served>(Served{Match::heuristic, "", std::move(*built)})
+                                  : reference(problem, built.status());
+  if (out.ok())
+    log_(LogLevel::info, "{}: {}, as nobody tuned it", problem.key(), match_name(out->match));
   return out;
 }
 

@@ -18,6 +18,7 @@
 #include "runtime/backend.hpp"
 #include "runtime/background.hpp"
 #include "runtime/bundle.hpp"
+#include "runtime/layers.hpp"
 #include "runtime/lock_file.hpp"
 #include "runtime/log.hpp"
 #include "runtime/lookup_table.hpp"
@@ -37,6 +38,20 @@ struct ContextOptions {
 struct Statistics {
   std::atomic<std::uint64_t> prepares{0}, runs{0}, compiles{0}, code_hits{0}, quarantined{0};
   std::array<std::atomic<std::uint64_t>, 6> matched{};
+  std::atomic<std::uint64_t> failures{0};          ///< prepares that gave no plan
+  std::atomic<std::uint64_t> window_fallbacks{0};  ///< as the device last told them
+  std::atomic<std::uint64_t> reloads_changed{0}, reloads_unchanged{0}, reloads_refused{0};
+};
+
+/// What a reload does to problems that were prepared before.
+enum class Reload { keep, replace };
+
+/// See qturn_reload_report.
+struct Reloaded {
+  Digest before{}, after{};
+  std::size_t answers_before = 0, answers_after = 0, problems_changed = 0;
+  std::size_t prepared_changed = 0, prepared_held = 0;
+  std::int64_t generation_before = 0, generation_after = 0;
 };
 
 /// Thread-safe. Plans keep it alive.
@@ -69,6 +84,7 @@ class Context {
     Plan plan;
     Match match = Match::heuristic;
     std::string place;  ///< where the answer was stored; empty: nowhere
+    bool held = false;  ///< of an earlier prepare: a reload keeps it
   };
   /// The plan that prepare would try first. Compiles nothing.
   Result<Choice> choose(const Problem& problem);
@@ -78,8 +94,10 @@ class Context {
   /// The lock file's; null where none is set.
   const LockFile* lock() const { return lock_ ? &*lock_ : nullptr; }
 
-  /// Reads the layers again; plans that are prepared already stay as they are.
-  Status reload();
+  /// See qturn_reload.
+  Result<Reloaded> reload(Reload mode);
+  /// How the layers that serve now were read.
+  std::vector<LayerRead> layers() const;
 
   /// JSON: how the problem would be served, and by what right.
   std::string explain(const Problem& problem);
@@ -94,6 +112,8 @@ class Context {
   /// device.
   Result<std::uint64_t> window_fallbacks();
 
+  /// Calls without a valid decision, and the time they took by estimate, recorded or not yet.
+  MissLog::Totals miss_totals() { return misses_.totals(); }
   /// Writes recorded misses now; else a thread does it soon after a miss, now and then while plans
   /// run, and at the end.
   void flush_misses();
@@ -112,16 +132,39 @@ class Context {
   /// Builds unless quarantined; a plan that does not compile or load is quarantined.
   Built try_plan(const Problem& problem, const Plan& plan);
   Built build_heuristic(const Problem& problem);
-  std::shared_ptr<PreparedPlan> prepared(const Problem& problem, Match match, std::string place,
-                                         std::shared_ptr<const Executable> executable);
-  std::shared_ptr<PreparedPlan> stored_answer(const Problem& problem, Status& why_not);
+  /// What prepare found for a problem.
+  struct Served {
+    Match match = Match::reference;
+    std::string place;
+    std::shared_ptr<const Executable> executable;
+    bool held = false;  ///< stays the answer, whatever the table says
+  };
+  Result<Served> serve(const Problem& problem);
+  Result<Served> serve_from(const LookupTable& table, const Problem& problem);
+  /// False when another table has come meanwhile: the answer is not that one's.
+  bool remember(const std::shared_ptr<const LookupTable>& table, const Problem& problem,
+                const Served& served);
+  std::optional<Served> stored_answer(const LookupTable& table, const Problem& problem,
+                                      Status& why_not);
+  Result<Choice> choose_from(const LookupTable& table, const Problem& problem);
+  std::optional<Served> held_answer(const Problem& problem) const;
+  /// Whether a prepared problem gets the same plan by another table.
+  bool stays(const Served& served, const LookupTable& old, const LookupTable& fresh);
+  /// Marks what a reload keeps, and forgets what it replaces. Under mutex_. `known`: stays, of
+  /// what was served before.
+  void sort_out_served(const std::map<const Executable*, bool>& known, const LookupTable& old,
+                       const LookupTable& fresh, Reload mode, Reloaded& out);
+  LoadedLayers load(const std::vector<LayerRead>& before);
+  /// `held`: keys and plans of problems that keep an answer other than the table's.
+  Digest hash_of(const LookupTable& table,
+                 const std::vector<std::pair<std::string, std::string>>& held) const;
   Result<std::shared_ptr<const Executable>> prebuilt(const Problem& problem) const;
   Result<Plan> locked_plan(const Problem& problem) const;
-  Result<std::shared_ptr<PreparedPlan>> prepare_locked(const Problem& problem);
+  Result<Served> serve_locked(const Problem& problem);
   /// Whether the default plan is had without compiling.
   bool is_at_hand(const Problem& problem, const Plan& plan);
-  std::shared_ptr<PreparedPlan> in_background(const Problem& problem);
-  Result<std::shared_ptr<PreparedPlan>> reference(const Problem& problem, const Status& why);
+  std::optional<Served> in_background(const Problem& problem);
+  Result<Served> reference(const Problem& problem, const Status& why);
   void quarantine(const Problem& problem, const Plan& plan, const Status& status);
   void record_miss(const std::shared_ptr<PreparedPlan>& plan);
   void flush_soon();
@@ -140,7 +183,12 @@ class Context {
   std::atomic<std::shared_ptr<const LookupTable>> table_;
   std::atomic<bool> said_no_compiler_{false};
 
-  std::mutex mutex_;  ///< guards the members below
+  std::mutex reloading_;  ///< one reload at a time; before mutex_
+
+  mutable std::mutex mutex_;              ///< guards the members below, and changes of table_
+  std::vector<LayerRead> layers_;         ///< that table_ came from
+  std::map<std::string, Served> served_;  ///< by problem key: what prepare answered last
+  mutable std::optional<Digest> hash_;    ///< the snapshot hash, once it was asked for
   /// By problem key and plan text. Loaded code stays loaded while the context lives.
   std::map<std::pair<std::string, std::string>, std::shared_ptr<const Executable>> executables_;
   std::set<std::string> compiling_;  ///< problems whose default is compiled in the background

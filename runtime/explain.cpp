@@ -102,6 +102,7 @@ std::string Context::explain(const Problem& problem) {
     out["match"] = match_name(missing.ok() ? choice->match : Match::reference);
     if (!missing.ok()) out["reason"] = missing.message();
     out["plan"] = choice->plan.text();
+    if (choice->held) out["held"] = true;  // of an earlier prepare: a reload keeps it
     out["steps"] = plan_json(problem, target, choice->plan);
     if (choice->match == Match::heuristic)
       if (auto passed = held_back(problem, target, choice->plan); !passed.empty())

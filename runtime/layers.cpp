@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <sstream>
@@ -34,6 +35,62 @@ Status append_winners(Database& database, const Env& here, Layer layer, std::int
     out.answers.push_back({*problem, *plans[row.plan], validity, layer, order, place});
   }
   return {};
+}
+
+bool is_absent(const std::string& path, const Status& status) {
+  std::error_code error;
+  return status.code() == Code::miss || (!std::filesystem::exists(path, error) && !error);
+}
+
+// Notes a layer, and what was wrong with it.
+void add_layer(LayerRead layer, LoadedLayers& out) {
+  if (!layer.status.ok())
+    out.notes.push_back(fmt::format("{} is left out: {}", layer.place, layer.status.message()));
+  out.layers.push_back(std::move(layer));
+}
+
+void add_pins(const std::string& path, LoadedLayers& out) {
+  LayerRead layer;
+  layer.place = fmt::format("the pins file {}", path);
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (in.is_open()) {
+    parse_pins(text.view(), path, out);
+  } else {
+    layer.status = Status(Code::io_error, "it cannot be read");
+    layer.absent = is_absent(path, layer.status);
+  }
+  add_layer(std::move(layer), out);
+}
+
+void add_snapshot(const LayerPaths& paths, std::size_t index, const Env& here,
+                  std::int64_t least_sequence, LoadedLayers& out) {
+  const auto& path = paths.snapshots[index];
+  LayerRead layer;
+  layer.place = fmt::format("snapshot {}", path);
+  auto snapshot = open_current(path, paths.keys, least_sequence);
+  layer.status = snapshot.status();
+  if (snapshot.ok()) {
+    layer.generation = snapshot->number;
+    layer.sequence = snapshot->sequence;
+    layer.status = append_winners(snapshot->database, here, Layer::snapshot,
+                                  static_cast<std::int32_t>(index), path, out);
+  }
+  layer.absent = !layer.status.ok() && is_absent(path, layer.status);
+  add_layer(std::move(layer), out);
+}
+
+void add_bundle(const LayerPaths& paths, const Env& here, LoadedLayers& out) {
+  LayerRead layer;
+  layer.place = fmt::format("the bundle's database {}", paths.bundle);
+  // Whose it is was checked when the bundle was opened.
+  auto bundled = Database::open_snapshot(paths.bundle);
+  layer.status = bundled.ok() ? append_winners(*bundled, here, Layer::snapshot,
+                                               static_cast<std::int32_t>(paths.snapshots.size()),
+                                               paths.bundle, out)
+                              : bundled.status();
+  add_layer(std::move(layer), out);
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -70,41 +127,29 @@ void parse_pins(std::string_view text, const std::string& name, LoadedLayers& ou
   }
 }
 
-LoadedLayers load_layers(Database& local, const LayerPaths& paths, const Env& here) {
+LoadedLayers load_layers(Database& local, const LayerPaths& paths, const Env& here,
+                         const std::vector<LayerRead>& before) {
   LoadedLayers out;
-  if (!paths.pins.empty()) {
-    std::ifstream in(paths.pins, std::ios::binary);
-    std::ostringstream text;
-    text << in.rdbuf();
-    if (in.is_open())
-      parse_pins(text.view(), paths.pins, out);
-    else
-      out.notes.push_back(fmt::format("the pins file {} cannot be read", paths.pins));
-  }
-  if (auto status = append_winners(local, here, Layer::database, 0, "database", out); !status.ok())
-    out.notes.push_back(fmt::format("the tuning database cannot be read: {}", status.message()));
+  if (!paths.pins.empty()) add_pins(paths.pins, out);
+  LayerRead own;
+  own.place = "the tuning database";
+  own.status = append_winners(local, here, Layer::database, 0, "database", out);
+  add_layer(std::move(own), out);
   for (std::size_t i = 0; i < paths.snapshots.size(); ++i) {
-    auto snapshot = open_published(paths.snapshots[i], paths.keys);
-    Status status = snapshot.ok()
-                        ? append_winners(*snapshot, here, Layer::snapshot,
-                                         static_cast<std::int32_t>(i), paths.snapshots[i], out)
-                        : snapshot.status();
-    if (!status.ok())
-      out.notes.push_back(
-          fmt::format("snapshot {} is left out: {}", paths.snapshots[i], status.message()));
+    const auto at = out.layers.size();
+    add_snapshot(paths, i, here, at < before.size() ? before[at].sequence : 0, out);
   }
-  if (!paths.bundle.empty()) {
-    // Whose it is was checked when the bundle was opened.
-    auto bundled = Database::open_snapshot(paths.bundle);
-    Status status = bundled.ok() ? append_winners(*bundled, here, Layer::snapshot,
-                                                  static_cast<std::int32_t>(paths.snapshots.size()),
-                                                  paths.bundle, out)
-                                 : bundled.status();
-    if (!status.ok())
-      out.notes.push_back(
-          fmt::format("the bundle's answers are left out: {}: {}", paths.bundle, status.message()));
-  }
+  if (!paths.bundle.empty()) add_bundle(paths, here, out);
   return out;
+}
+
+const LayerRead* lost_layer(const std::vector<LayerRead>& now,
+                            const std::vector<LayerRead>& before) {
+  for (std::size_t i = 0; i < now.size(); ++i) {
+    const bool was_absent = i < before.size() && before[i].absent;
+    if (!now[i].status.ok() && !(now[i].absent && was_absent)) return &now[i];
+  }
+  return nullptr;
 }
 
 }  // namespace quarterturn

@@ -205,6 +205,31 @@ Found LookupTable::find(const Problem& problem) const {
   return {&answers_[best], static_cast<Match>(best_rank.match)};
 }
 
+bool LookupTable::holds(const Problem& problem) const {
+  const Family* family = family_of(problem);
+  if (!family) return false;
+  const auto brief = std::span(briefs_).subspan(family->first, family->count);
+  return std::any_of(brief.begin(), brief.end(),
+                     [&](const Brief& one) { return one.tokens == tokens_of(problem); });
+}
+
+std::size_t differing(const LookupTable& a, const LookupTable& b) {
+  std::size_t count = 0;
+  const auto compare = [&](const LookupTable& one, const LookupTable& other, bool all) {
+    const Problem* last = nullptr;  // answers to one problem lie side by side
+    for (const auto& answer : one.answers()) {
+      if (last && *last == answer.problem) continue;
+      last = &answer.problem;
+      const auto here = one.find(*last).answer, there = other.find(*last).answer;
+      if (all || !other.holds(*last))
+        count += !there || !(static_cast<const Plan&>(here->plan) == there->plan);
+    }
+  };
+  compare(a, b, true);
+  compare(b, a, false);
+  return count;
+}
+
 std::vector<Found> LookupTable::candidates(const Problem& problem) const {
   const Family* family = family_of(problem);
   if (!family) return {};

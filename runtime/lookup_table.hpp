@@ -86,6 +86,9 @@ class LookupTable {
   /// The best answer; null when nothing is stored for this family of problems. No allocation.
   Found find(const Problem& problem) const;
 
+  /// Whether an answer is stored for exactly this problem.
+  bool holds(const Problem& problem) const;
+
   /// Every usable answer, best first: what to try when the best does not compile here.
   std::vector<Found> candidates(const Problem& problem) const;
 
@@ -116,5 +119,8 @@ class LookupTable {
   /// Into families_, from 1 on, 0 = free; a power of two, at most half full.
   std::vector<std::uint32_t> slots_;
 };
+
+/// Problems stored in either table that the two answer by different plans.
+std::size_t differing(const LookupTable& a, const LookupTable& b);
 
 }  // namespace quarterturn

@@ -24,6 +24,13 @@ class MissLog {
   /// A problem that was refused counts as one call.
   void add(const std::string& problem, double seconds_a_call);
 
+  struct Totals {
+    std::uint64_t calls = 0;
+    double seconds = 0;  ///< by estimate
+  };
+  /// Of all that was added, taken or not.
+  Totals totals();
+
   /// What happened since the last time, one row a plan: each counts at least once, as somebody
   /// asked for it.
   std::vector<Miss> take(const std::string& target, const std::string& performance_class);
@@ -36,9 +43,13 @@ class MissLog {
     double seconds = 0;
     std::uint64_t taken = 0;
     bool is_new = true;
+
+    /// Calls that were not taken yet; nothing between a plan's last owner and its end.
+    std::uint64_t waiting() const;
   };
 
   std::mutex mutex_;
+  Totals taken_;
   std::vector<Watched> watched_;
 };
 

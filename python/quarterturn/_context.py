@@ -139,10 +139,29 @@ class Context:
         check(LIB.qturn_explain(self._handle, c.byref(problem), text, needed, None))
         return json.loads(text.value)
 
-    def reload(self):
-        """Reads the tuning databases again: what is prepared from now on goes by what they say."""
-        check(LIB.qturn_reload(self._handle))
-        self._plans.clear()
+    def reload(self, keep=False):
+        """Reads the tuning databases again: what is prepared from now on goes by what they say, but
+        for problems that were prepared, where `keep`. Gives qturn_reload's report as a dictionary,
+        hashes in hexadecimal; an Error, and all stays, where something cannot be read."""
+        out = ABI.structs["reload_report"]()
+        out.struct_size = c.sizeof(out)
+        mode = ABI.value("RELOAD_", "keep" if keep else "replace")
+        check(LIB.qturn_reload(self._handle, c.c_int32(mode), c.byref(out)))
+        if not keep:
+            self._plans.clear()
+        report = {name: getattr(out, name) for name, _ in out._fields_ if name != "struct_size"}
+        return {name: bytes(value).hex() if hasattr(value, "__len__") else value
+                for name, value in report.items()}
+
+    def metrics_text(self, with_device=False):
+        """Counters as Prometheus text; `with_device` waits for the GPU, to read its own, too."""
+        one, needed = (c.c_void_p * 1)(self._handle), c.c_size_t(4096)
+        text = b""
+        while len(text) < needed.value:
+            text = c.create_string_buffer(needed.value)
+            check(LIB.qturn_metrics_text(one, c.c_size_t(1), c.c_int32(int(with_device)), text,
+                                         c.c_size_t(len(text)), c.byref(needed)))
+        return text.value.decode()
 
     def stats(self):
         """Counters of this context, as a dictionary."""

@@ -2,6 +2,10 @@
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
 
 #include "tests/cache/support.hpp"
 
@@ -130,15 +134,126 @@ TEST_CASE("publication.hostile and damaged manifests are refused, and nothing ou
     return read_manifest(place).status().code();
   };
   CHECK(with(file, "../a.db") == Code::damaged);
+  CHECK(with(file, "..") == Code::damaged);
+  CHECK(with(file, ".hidden") == Code::damaged);
+  CHECK(with(file, "a/b") == Code::damaged);
+  CHECK(with(file, "a\\u0000b") == Code::damaged);
+  CHECK(with(file, std::string(300, 'x')) == Code::damaged);
   CHECK(with(file, "/etc/passwd") == Code::damaged);
   CHECK(with("\"current\": 1", "\"current\": 9") == Code::damaged);
   CHECK(with("\"quarterturn_publication\": 1", "\"quarterturn_publication\": 2") ==
         Code::newer_version);
   CHECK(with("\"generations\"", "\"generation\"") == Code::damaged);
+  // Sizes and numbers that would be rounded, wrapped or overflow when the next one is counted.
+  for (const char* number : {"-1", "1.0", "1e300", "9223372036854775807", "18446744073709551615",
+                             "99999999999999999999", "\"1\"", "null", "[1]"}) {
+    CHECK_MESSAGE(with("\"number\": 1", std::string("\"number\": ") + number) == Code::damaged,
+                  number);
+    CHECK_MESSAGE(with("\"sequence\": 1", std::string("\"sequence\": ") + number) == Code::damaged,
+                  number);
+  }
+  CHECK(with("\"content_sha256\": \"", "\"content_sha256\": \"0") == Code::damaged);
+  CHECK(with("\"winners_sha256\": \"", "\"winners_sha256\": \"1\\nnumber=2") == Code::damaged);
+  write_file(place + "/CURRENT", std::string(200'000, '['));
+  CHECK(read_manifest(place).status().code() == Code::damaged);
+  write_file(place + "/CURRENT", good);
+  std::filesystem::resize_file(place + "/CURRENT", std::uintmax_t{1} << 40);  // sparse
+  CHECK(read_manifest(place).status().code() == Code::damaged);
+  write_file(place + "/CURRENT", good);
   for (std::size_t length = 0; length + 2 < good.size(); length += 7) {
     write_file(place + "/CURRENT", good.substr(0, length));
     CHECK(read_manifest(place).status().code() == Code::damaged);
   }
   // Publishing over a manifest that cannot be read would lose the generations.
   CHECK(publish(db, place).status().code() == Code::damaged);
+}
+
+TEST_CASE("publication.an older manifest that is put back is refused where the newer was read") {
+  const Folder folder;
+  const auto place = folder / "site";
+  auto db = filled(folder / "a.db", 1);
+  const auto key = make_signing_key(folder / "key"), other = make_signing_key(folder / "other");
+  REQUIRE(key.ok());
+  REQUIRE(other.ok());
+  const std::vector<std::string> allowed{key->public_hex()};
+  REQUIRE(publish(db, place, {}, &*key).ok());
+  const auto first = read_file(place + "/CURRENT");
+  REQUIRE(db.set_winner(winner(5)).ok());
+  REQUIRE(publish(db, place, {}, &*key).ok());
+  const auto second = read_file(place + "/CURRENT");
+  const auto seen = open_current(place, allowed)->sequence;
+  CHECK(seen == 2);
+  write_file(place + "/CURRENT", first);
+  CHECK(open_current(place, allowed, seen).status().code() == Code::not_ours);
+  CHECK(open_current(place, allowed, 1)->number == 1);  // one that never saw the newer
+  // The publisher's own return to it is a newer choice, and has to be signed as such.
+  write_file(place + "/CURRENT", second);
+  CHECK(make_current(place, 1).code() == Code::invalid_argument);
+  CHECK(open_current(place, allowed, seen)->number == 2);
+  REQUIRE(make_current(place, 1, &*key).ok());
+  CHECK(open_current(place, allowed, seen)->number == 1);
+  CHECK(open_current(place, allowed, seen)->sequence == 3);
+  // Nobody else's choice counts, and what is current cannot be edited.
+  REQUIRE(make_current(place, 2, &*other).ok());
+  CHECK(open_current(place, allowed, seen).status().code() == Code::not_ours);
+  CHECK(open_current(place, {key->public_hex(), other->public_hex()}, seen)->number == 2);
+  auto edited = second;
+  edited.replace(edited.find("\"current\": 2"), 12, "\"current\": 1");
+  write_file(place + "/CURRENT", edited);
+  CHECK(open_current(place, allowed).status().code() == Code::not_ours);
+  edited = first;
+  edited.replace(edited.find("\"sequence\": 1"), 13, "\"sequence\": 9");
+  write_file(place + "/CURRENT", edited);
+  CHECK(open_current(place, allowed, seen).status().code() == Code::not_ours);
+}
+
+TEST_CASE(
+    "publication.a signed generation whose file was swapped, cut, linked or replaced by a pipe") {
+  const Folder folder;
+  const auto place = folder / "site";
+  auto db = filled(folder / "a.db", 2);
+  const auto key = make_signing_key(folder / "key");
+  REQUIRE(key.ok());
+  const std::vector<std::string> allowed{key->public_hex()};
+  const auto one = publish(db, place, {}, &*key);
+  REQUIRE(db.set_winner(winner(5)).ok());
+  const auto two = publish(db, place, {}, &*key);
+  REQUIRE(two.ok());
+  const auto path = place + "/" + two->file;
+  const auto good = read_file(path);
+  const auto code = [&](const std::vector<std::string>& keys) {
+    const auto begun = std::chrono::steady_clock::now();
+    const auto out = open_published(place, keys).status().code();
+    CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds(5));
+    return out;
+  };
+  REQUIRE(code(allowed) == Code::ok);
+  write_file(path, read_file(place + "/" + one->file));  // signed as well, but not as this one
+  CHECK(code(allowed) == Code::not_ours);
+  for (const std::size_t length :
+       {std::size_t{0}, std::size_t{50}, std::size_t{4096}, good.size() / 2}) {
+    write_file(path, good.substr(0, length));
+    CHECK(code(allowed) != Code::ok);
+    CHECK(code({}) != Code::ok);
+  }
+  auto inflated = good;  // a header that speaks of 4 billion pages
+  for (int i = 28; i < 32; ++i) inflated[static_cast<std::size_t>(i)] = '\xff';
+  write_file(path, inflated);
+  CHECK(code(allowed) != Code::ok);
+  REQUIRE(unlink(path.c_str()) == 0);
+  CHECK(code(allowed) == Code::io_error);
+  REQUIRE(symlink((folder / "a.db").c_str(), path.c_str()) == 0);
+  CHECK(code({}) == Code::not_ours);
+  REQUIRE(unlink(path.c_str()) == 0);
+  REQUIRE(mkfifo(path.c_str(), 0600) == 0);
+  CHECK(code({}) == Code::not_ours);
+  REQUIRE(unlink(path.c_str()) == 0);
+  REQUIRE(mkdir(path.c_str(), 0700) == 0);
+  CHECK(code({}) == Code::not_ours);
+  REQUIRE(mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  CHECK(open_published(folder / "pipe").status().code() == Code::not_ours);
+  // And a manifest that is no file.
+  REQUIRE(unlink((place + "/CURRENT").c_str()) == 0);
+  REQUIRE(mkfifo((place + "/CURRENT").c_str(), 0600) == 0);
+  CHECK(code({}) == Code::miss);
 }

@@ -156,6 +156,10 @@ class PackageTest(unittest.TestCase):
         before = self.context.stats()["runs"]
         self.context.quantize(self.x)
         self.assertEqual(self.context.stats()["runs"], before + 1)
+        report = self.context.reload()
+        self.assertEqual(report["hash_after"], self.context.snapshot_hash())
+        self.assertEqual((report["changed"], report["prepared_held"]), (0, 0))
+        self.assertIn(f'hash="{report["hash_after"]}"', self.context.metrics_text(with_device=True))
         self.assertIn(self.context.prepare(problem).match(),
                       ("exact", "bucket", "stale", "borrowed", "heuristic", "reference"))
 

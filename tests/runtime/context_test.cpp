@@ -1,124 +1,8 @@
 // The way from a problem to a plan, on a made-up device with a made-up database.
-#include "runtime/context.hpp"
-
-#include <doctest/doctest.h>
-
-#include <set>
-
-#include "tests/runtime/temporary_folder.hpp"
+#include "tests/runtime/made_up_device.hpp"
 
 using namespace quarterturn;
-using test::TemporaryFolder;
-
-namespace {
-
-struct NothingLoaded final : Kernel {};
-
-// Compiles in no time; what it is told to refuse, it refuses.
-class MadeUp final : public Backend {
- public:
-  std::set<std::string> refused_words;
-  Code refusal = Code::compile_failed;
-  std::vector<std::string> compiled;
-  DeviceInfo info;
-
-  MadeUp() {
-    info.name = "made up";
-    info.target = *parse_target("x86-64-v4:avx512_vnni");
-    info.performance_class = "cpu model=made-up units=4";
-    info.compiler = "made-up 1.0";
-    info.units = 4;
-  }
-  const DeviceInfo& device() const override { return info; }
-  Result<Binary> compile(const Source& source) override {
-    for (const auto& word : refused_words)
-      if (source.text.find(word) != std::string::npos) return Status(refusal, "refuses " + word);
-    compiled.push_back(source.text);
-    Binary out;
-    out.target = info.target.key();
-    return out;
-  }
-  Result<std::shared_ptr<const Kernel>> load(const Binary&, const Source&) override {
-    return std::shared_ptr<const Kernel>(std::make_shared<NothingLoaded>());
-  }
-  Result<PrebuiltKernel> prebuilt(const Problem&, const Variant& wanted) override {
-    return PrebuiltKernel{std::make_shared<NothingLoaded>(), wanted};
-  }
-  Status launch(const Kernel&, const Launch&, const qt_args&, void*) const override { return {}; }
-  Result<void*> allocate(std::int64_t) override { return Status(Code::out_of_memory, "none"); }
-  void release(void*) override {}
-  Status upload(void*, const void*, std::int64_t) override { return {}; }
-  Status download(void*, const void*, std::int64_t) override { return {}; }
-  Status synchronize() override { return {}; }
-  std::unique_ptr<Stopwatch> stopwatch() override { return nullptr; }
-};
-
-struct Setup {
-  TemporaryFolder folder;
-  std::map<std::string, std::string> variables;
-  std::vector<std::string> logged;
-  MadeUp* device = nullptr;
-
-  std::shared_ptr<Context> make(const std::function<void(MadeUp&)>& change = {}) {
-    ContextOptions options;
-    options.sources.surroundings.variable =
-        [this](const std::string& name) -> std::optional<std::string> {
-      const auto found = variables.find(name);
-      return found == variables.end() ? std::nullopt : std::optional(found->second);
-    };
-    options.sources.surroundings.account_home = [] { return std::optional<std::string>(); };
-    options.sources.site_file = folder.file("none");
-    options.sources.options[Setting::database] = folder.file("tuning.db");
-    options.sources.options[Setting::code_cache] = folder.file("code");
-    options.log = [this](LogLevel, const char* message) { logged.emplace_back(message); };
-    auto backend = std::make_unique<MadeUp>();
-    device = backend.get();
-    if (change) change(*device);
-    options.backend = std::move(backend);
-    auto context = Context::create(std::move(options));
-    REQUIRE_MESSAGE(context.ok(), context.status().message());
-    return *context;
-  }
-  int said(const std::string& part) const {
-    int count = 0;
-    for (const auto& line : logged) count += line.find(part) != std::string::npos;
-    return count;
-  }
-};
-
-Problem problem(std::int64_t lo = 1, std::int64_t hi = 16) {
-  Problem p;
-  p.op = Op::gemm;
-  p.m = {lo, hi};
-  p.n = Extent::exactly(4096);
-  p.k = Extent::exactly(4096);
-  p.a_type = p.b_type = DType::mxfp4;
-  p.d_type = DType::bf16;
-  return p;
-}
-
-// The i-th plan for a problem; 0 is the default.
-Plan plan_number(const Problem& p, std::size_t i) {
-  const auto all = plans(p, *parse_target("x86-64-v4:avx512_vnni"), i + 1);
-  REQUIRE(all.size() == i + 1);
-  return all[i];
-}
-
-void store_winner(Context& context, const Problem& p, const Plan& plan,
-                  const std::function<void(Env&)>& change = {}) {
-  Env env = context.env();
-  if (change) change(env);
-  Winner winner;
-  winner.problem = p.key();
-  winner.plan = plan.text();
-  winner.env = std::make_shared<Env>(env);
-  const auto status = context.database().set_winner(winner);
-  REQUIRE_MESSAGE(status.ok(), status.message());
-}
-
-std::string served(const PreparedPlan& plan) { return plan.executable().plan().text(); }
-
-}  // namespace
+using namespace quarterturn::test;
 
 TEST_CASE("context.a stored winner is served as what it is: exact, bucket, stale, borrowed") {
   Setup setup;
@@ -127,7 +11,7 @@ TEST_CASE("context.a stored winner is served as what it is: exact, bucket, stale
   store_winner(*context, problem(), second);
   // Not seen before a reload: the table is immutable.
   CHECK((*context->prepare(problem()))->match() == Match::heuristic);
-  REQUIRE(context->reload().ok());
+  REQUIRE(context->reload(Reload::replace).ok());
   const auto exact = *context->prepare(problem());
   CHECK(exact->match() == Match::exact);
   CHECK(exact->place() == "database");
@@ -162,7 +46,7 @@ TEST_CASE("context.the environment does not depend on what was asked") {
   // Nor does either take the other's answers away.
   store_winner(*products, problem(), plan_number(problem(), 1));
   store_winner(*products, quantize, plan_number(quantize, 0));
-  REQUIRE(products->reload().ok());
+  REQUIRE(products->reload(Reload::replace).ok());
   CHECK((*products->prepare(problem()))->match() == Match::exact);
   CHECK((*products->prepare(quantize))->match() == Match::exact);
 }
@@ -172,7 +56,7 @@ TEST_CASE("context.reload changes later prepares only") {
   const auto context = setup.make();
   const auto before = *context->prepare(problem());
   store_winner(*context, problem(), plan_number(problem(), 2));
-  REQUIRE(context->reload().ok());
+  REQUIRE(context->reload(Reload::replace).ok());
   CHECK(before->match() == Match::heuristic);
   CHECK(served(*before) == plan_number(problem(), 0).text());
   CHECK(served(**context->prepare(problem())) == plan_number(problem(), 2).text());
@@ -227,7 +111,7 @@ TEST_CASE("context.stored rows of families that changed are passed over") {
   auto gone = plan_number(problem(), 0);
   gone.steps.back().variant.family = "cpu_retired";
   store_winner(*context, problem(1, 64), gone);
-  REQUIRE(context->reload().ok());
+  REQUIRE(context->reload(Reload::replace).ok());
   CHECK((*context->prepare(problem()))->match() == Match::heuristic);
 }
 
@@ -239,7 +123,7 @@ TEST_CASE("context.misses are counted in the database, winners are not") {
     for (int i = 0; i < 5; ++i) missed->count_run();
     (void)context->prepare(problem(1, 64));
     store_winner(*context, problem(1, 2), plan_number(problem(), 0));
-    REQUIRE(context->reload().ok());
+    REQUIRE(context->reload(Reload::replace).ok());
     (void)context->prepare(problem(1, 2));
     context->flush_misses();
     for (int i = 0; i < 3; ++i) missed->count_run();
@@ -268,7 +152,7 @@ TEST_CASE("context.what is refused or answered stale is counted, and ends with i
   CHECK(context->prepare(problem()).status().code() == Code::miss);
   store_winner(*context, problem(1, 64), plan_number(problem(), 1),
                [](Env& other) { other.compiler = "made-up 0.9"; });
-  REQUIRE(context->reload().ok());
+  REQUIRE(context->reload(Reload::replace).ok());
   CHECK((*context->prepare(problem(1, 64)))->match() == Match::stale);
   context->wait_for_background();
   context->flush_misses();
@@ -357,13 +241,13 @@ TEST_CASE("context.the snapshot hash is that of what is served, not of who store
   store_winner(*first, problem(1, 64), plan_number(problem(), 2));
   store_winner(*second, problem(1, 64), plan_number(problem(), 2));
   store_winner(*second, problem(), plan_number(problem(), 1));
-  REQUIRE(first->reload().ok());
+  REQUIRE(first->reload(Reload::replace).ok());
   CHECK(first->snapshot_hash() != empty);
   CHECK(second->snapshot_hash() == empty);
-  REQUIRE(second->reload().ok());
+  REQUIRE(second->reload(Reload::replace).ok());
   CHECK(first->snapshot_hash() == second->snapshot_hash());
   store_winner(*second, problem(), plan_number(problem(), 3));
-  REQUIRE(second->reload().ok());
+  REQUIRE(second->reload(Reload::replace).ok());
   CHECK(first->snapshot_hash() != second->snapshot_hash());
   a.variables["QTURN_LOCK"] =
       a.folder.write("tuning.lock", lock_of(problem(), plan_number(problem(), 1)).text());

@@ -25,6 +25,12 @@ TEST_CASE("quarterturn.hpp.a linear layer from end to end") {
   quarterturn::api::Options other;
   CHECK(context.snapshot_hash() == qt::Context(&other.c).snapshot_hash());
   CHECK(plan.match() == QTURN_MATCH_HEURISTIC);
+  const auto report = context.reload(QTURN_RELOAD_REPLACE);
+  CHECK(report.changed == 0);
+  CHECK(report.prepared_changed == 0);
+  const auto metrics = context.metrics_text(QTURN_METRICS_WITH_DEVICE);
+  CHECK(metrics.find("qturn_runs_total{backend=\"cpu\",device=\"0\"} 2\n") != std::string::npos);
+  CHECK(metrics.back() == '\n');
   CHECK(context.explain(problem).find("hadamard_gemm") != std::string::npos);
 }
 

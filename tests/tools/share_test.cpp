@@ -7,8 +7,8 @@ using namespace qturn_test;
 
 namespace {
 
-// A database of one answer, as `qturn db export` writes it; `plan` is served for the problem.
-std::string database_text(const std::string& tile) {
+// A database of one answer, as `qturn db export` writes it.
+std::string database_text(const std::string& tile, const std::string& median_ns = "1000.0") {
   return R"({"quarterturn_database": 1,
 "envs": [
  {"env":"ENV","target":"x86-64-v3","class":"cpu model=6-1-1 units=2","driver":"","toolkit":"","compiler":"gcc 12","library":"0.1.0","product":"test"}
@@ -16,7 +16,9 @@ std::string database_text(const std::string& tile) {
 "winners": [
  {"problem":"op=gemm m=1..16 n=4096 k=4096 a_type=mxfp4 b_type=mxfp4 d_type=bf16","env":"ENV","plan":"gemm=cpu_gemm/1{tile_m=)" +
          tile +
-         R"(}","choice":"tuned","speedup":1.5,"speedup_low":1.4,"speedup_high":1.6,"median_ns":1000.0,"regret":0.0,"noise":0.01,"evidence":0,"ties":"","certificate":"","decided":5}
+         R"(}","choice":"tuned","speedup":1.5,"speedup_low":1.4,"speedup_high":1.6,"median_ns":)" +
+         median_ns +
+         R"(,"regret":0.0,"noise":0.01,"evidence":0,"ties":"","certificate":"","decided":5}
 ]
 }
 )";
@@ -75,12 +77,13 @@ TEST_CASE("databases travel as text, are compared, published, rolled back and si
   run({"db", "publish", db("site"), "--db", db("a.db"), "--key", db("key")});
   run({"db", "publish", db("site"), "--db", db("b.db")});
   CHECK(run({"db", "diff", db("site"), "--db", db("b.db"), "--json"}).out.empty());
-  run({"db", "rollback", db("site")});
+  CHECK(run({"db", "rollback", db("site")}, 2).says("--key"));  // signed, and so is the way back
+  run({"db", "rollback", db("site"), "--key", db("key")});
   CHECK(run({"db", "diff", db("site"), "--db", db("a.db"), "--json"}).out.empty());
   const auto listed = run({"db", "generations", db("site"), "--json"}).out;
   CHECK(listed.find(public_key) != std::string::npos);
-  run({"db", "rollback", db("site")}, 1);
-  run({"db", "rollback", db("site"), "7"}, 1);
+  run({"db", "rollback", db("site"), "--key", db("key")}, 1);
+  run({"db", "rollback", db("site"), "7", "--key", db("key")}, 1);
   run({"db", "generations", db("nowhere")}, 1);
   run({"db", "recover", db("a.db"), db("c.db")});
   CHECK(run({"db", "diff", db("c.db"), "--db", db("a.db"), "--json"}).out.empty());
@@ -104,4 +107,80 @@ TEST_CASE("report writes one page that replaces the older one, and says what it 
   CHECK(home.run({"report", "--db", (home / "none.db").string(), "-o", page}).code == 3);
   CHECK(home.run({"report", "--db", db, "-o", (home / "no/such/folder.html").string()}).code == 3);
   CHECK(home.run({"report", "--db", db, "-o", page, "--x", "gemm.tile_m"}).code == 2);
+}
+
+TEST_CASE(
+    "db bisect finds the generation that changed a plan, and the one that is stored as slower") {
+  const Home home;
+  const auto site = (home / "site").string();
+  const std::vector<std::pair<const char*, const char*>> answers{
+      {"4", "1000.0"}, {"8", "900.0"}, {"8", "905.0"}, {"16", "1300.0"}};
+  const std::string problem = "op=gemm m=1..16 n=4096 k=4096 a_type=mxfp4 b_type=mxfp4 d_type=bf16";
+  int number = 0;
+  for (const auto& [tile, median] : answers) {
+    const auto name = (home / std::to_string(number++)).string();
+    std::ofstream(name + ".json") << with_env_name(home, database_text(tile, median));
+    REQUIRE(home.run({"db", "import", name + ".json", "--db", name}).code == 0);
+    REQUIRE(home.run({"db", "publish", site, "--db", name}).code == 0);
+  }
+  const auto found = home.run({"db", "bisect", site, "--problem", problem, "--json"});
+  REQUIRE_MESSAGE(found.code == 0, found.err);
+  const auto lines = found.lines();
+  REQUIRE(lines.size() == 5);
+  CHECK(lines[0].at("change") == "first");
+  CHECK(lines[1].at("change") == "plan");
+  CHECK(lines[2].at("change") == "");
+  CHECK(lines[3].at("plan") == "gemm=cpu_gemm/1{tile_m=16}");
+  CHECK(lines[4].at("plan_changed_since") == 4);
+  CHECK(lines[4].at("slower_since") == 4);
+  CHECK(lines[4].at("evidence") == "stored");
+  CHECK(home.run({"db", "bisect", site, "--shape", "1x64x64"}).code == 2);
+  CHECK(home.run({"db", "bisect", site, "--problem", problem, "--good", "1"}).code == 2);
+  CHECK(home.run({"db", "bisect", (home / "none").string(), "--problem", problem}).code == 1);
+  // The device at hand is of another class than these answers.
+  const auto other = home.run({"db", "bisect", site, "--problem", problem, "--measure"});
+  CHECK(other.code == 2);
+  CHECK(other.says("there are some for"));
+  CHECK(other.says("units=2"));
+}
+
+TEST_CASE("db bisect --measure times the plans of generations in turns") {
+  const Home home;
+  const auto site = (home / "site").string(), text = (home / "all.json").string();
+  REQUIRE(home.run(small_tune()).code == 0);
+  REQUIRE(home.run({"db", "publish", site}).code == 0);
+  REQUIRE(home.run({"db", "export", text}).code == 0);
+  // The next generation answers by another plan that was timed.
+  auto json = nlohmann::ordered_json::parse(read_file(text));
+  auto& winner = json.at("winners").at(0);
+  std::string other;
+  for (const auto& trial : json.at("trials"))
+    if (trial.at("status") == "ok" && trial.at("plan") != winner.at("plan"))
+      other = trial.at("plan").get<std::string>();
+  REQUIRE_FALSE(other.empty());
+  const auto key = winner.at("problem").get<std::string>();
+  auto written = read_file(text);
+  const auto at = written.find("\"winners\""), end = written.find("\"trials\"");
+  auto section = written.substr(at, end - at);
+  const auto plan = winner.at("plan").get<std::string>();
+  section.replace(section.find(plan), plan.size(), other);
+  written.replace(at, end - at, section);
+  std::ofstream(text) << written;
+  const auto next = (home / "next.db").string();
+  REQUIRE(home.run({"db", "import", text, "--db", next, "--theirs"}).code == 0);
+  REQUIRE(home.run({"db", "publish", site, "--db", next}).code == 0);
+
+  const auto found = home.run({"db", "bisect", site, "--problem", key, "--measure", "--noise", "9",
+                               "--threads", "2", "--json"});
+  REQUIRE_MESSAGE(found.code == 0, found.err);
+  const auto lines = found.lines();
+  REQUIRE(lines.size() == 3);
+  CHECK(lines[0].at("plan") == plan);
+  CHECK(lines[1].at("plan") == other);
+  CHECK(lines[1].at("change") == "plan");
+  CHECK(lines[1].at("low").get<double>() > 0);
+  CHECK(lines[1].at("times_as_long").get<double>() >= lines[1].at("low").get<double>());
+  CHECK(lines[1].at("times_as_long").get<double>() <= lines[1].at("high").get<double>());
+  CHECK(lines[2].at("slower_since") == "never");  // ten times as slow would count
+  CHECK(lines[2].at("evidence") == "measured");
 }

@@ -13,6 +13,7 @@
 #include "cache/interchange.hpp"
 #include "cache/publication.hpp"
 #include "runtime/version.hpp"
+#include "tuner/commands/bisect.hpp"
 #include "tuner/commands/command.hpp"
 #include "tuner/commands/progress.hpp"
 #include "tuner/redecide.hpp"
@@ -237,19 +238,23 @@ void print_generation(Table& table, const Generation& g, bool current) {
       {fmt::format("{}", g.number), current ? "yes" : "", g.file, g.content, g.winners, g.key});
 }
 
+// Nothing where no file is named.
+Result<std::optional<SigningKey>> key_in(const std::string& file) {
+  if (file.empty()) return std::optional<SigningKey>();
+  auto key = read_signing_key(file);
+  if (!key.ok()) return key.status();
+  return std::optional<SigningKey>(std::move(*key));
+}
+
 int publish_to(const GlobalOptions& global, const std::string& folder, const std::string& key_file,
                bool with_misses) {
   auto database = open_database(global, Access::read_only);
   if (!database.ok()) return fail(database.status());
-  std::optional<SigningKey> key;
-  if (!key_file.empty()) {
-    auto read = read_signing_key(key_file);
-    if (!read.ok()) return fail(read.status());
-    key = *read;
-  }
+  const auto key = key_in(key_file);
+  if (!key.ok()) return fail(key.status());
   SnapshotOptions options;
   if (with_misses) options.misses = MissRows::included;
-  const auto generation = publish(*database, folder, options, key ? &*key : nullptr);
+  const auto generation = publish(*database, folder, options, *key ? &**key : nullptr);
   if (!generation.ok()) return fail(generation.status());
   Table table({"generation", "current", "file", "content_sha256", "winners_sha256", "key"});
   print_generation(table, *generation, true);
@@ -267,7 +272,9 @@ int print_generations(const GlobalOptions& global, const std::string& folder) {
   return kExitOk;
 }
 
-int roll_back(const std::string& folder, std::int64_t number) {
+int roll_back(const std::string& folder, std::int64_t number, const std::string& key_file) {
+  const auto key = key_in(key_file);
+  if (!key.ok()) return fail(key.status());
   const auto manifest = read_manifest(folder);
   if (!manifest.ok()) return fail(manifest.status());
   std::int64_t wanted = number;
@@ -277,7 +284,8 @@ int roll_back(const std::string& folder, std::int64_t number) {
   if (wanted == 0)
     return fail(Status(Code::out_of_range,
                        fmt::format("{} has no generation before {}", folder, manifest->current)));
-  if (auto status = make_current(folder, wanted); !status.ok()) return fail(status);
+  if (auto status = make_current(folder, wanted, *key ? &**key : nullptr); !status.ok())
+    return fail(status);
   std::fprintf(stderr, "qturn: generation %lld is current\n", static_cast<long long>(wanted));
   return kExitOk;
 }
@@ -409,6 +417,9 @@ std::function<int()> register_db(CLI::App& app) {
   auto* rollback = sub("rollback", "Make an older generation current again");
   rollback->add_option("FOLDER", *path, "The published folder")->required();
   rollback->add_option("GENERATION", *number, "Its number; else the one before the current");
+  rollback->add_option("--key", *second, "Sign the choice, where the generation is signed");
+  const auto bisect = register_bisect(*command);
+  auto* bisected = command->get_subcommands({}).back();
   auto* keygen = sub("keygen", "Make a key to sign published generations with");
   keygen->add_option("FILE", *path, "Where the secret key goes")->required();
   auto prune_wanted = std::make_shared<PruneWanted>();
@@ -436,7 +447,8 @@ std::function<int()> register_db(CLI::App& app) {
     if (difference->parsed()) return print_difference(*global, *path);
     if (published->parsed()) return publish_to(*global, *path, *second, *flag);
     if (generations->parsed()) return print_generations(*global, *path);
-    if (rollback->parsed()) return roll_back(*path, *number);
+    if (rollback->parsed()) return roll_back(*path, *number, *second);
+    if (bisected->parsed()) return bisect();
     if (keygen->parsed()) return make_key(*global, *path);
     if (pruned->parsed()) return prune_database(*global, *prune_wanted);
     if (recover->parsed()) return recover_file(*global, *path, *second);

@@ -10,9 +10,23 @@
 #include "runtime/hip/backend.hpp"
 #include "runtime/open_backend.hpp"
 #include "tuner/commands/command.hpp"
+#include "tuner/commands/doctor_cluster.hpp"
 
 namespace quarterturn {
 namespace {
+
+constexpr const char* kFooter = R"(Examples:
+  qturn doctor
+  srun --ntasks-per-node=1 qturn doctor --cluster --shared /shared/scratch > nodes.jsonl
+  qturn doctor --compare nodes.jsonl
+  for n in n1 n2; do ssh $n qturn doctor --cluster; done | qturn doctor --compare -
+
+--cluster prints what this node is, one JSON object a line: versions, drivers, compilers, devices,
+settings, snapshots, file systems and the room on them. --shared names a folder that all nodes see: its
+file server's time is what clocks are compared with. --compare reads the lines of all nodes, from any
+launcher, and says what differs and what to do.
+
+Exit codes: 0 nothing is wrong; 1 something is; 2 the command line or a file does not make sense.)";
 
 // "ok", "note" (works, could be better) or "wrong" (something does not work).
 class Report {
@@ -142,7 +156,10 @@ std::function<int()> register_doctor(CLI::App& app) {
   auto global = std::make_shared<GlobalOptions>();
   add_database(*command, *global);
   add_json(*command, *global);
-  return [global] {
+  command->footer(kFooter);
+  const auto cluster = register_cluster(*command);
+  return [global, cluster] {
+    if (const auto code = cluster(*global)) return *code;
     auto sources = sources_of(*global);
     if (!sources.ok()) return fail(sources.status());
     const auto settings = Settings::load(*sources);

@@ -350,8 +350,43 @@ QTURN_API void qturn_args_init(qturn_args* args);
 QTURN_API qturn_status qturn_context_create(const qturn_context_options* options,
                                             qturn_context** out);
 QTURN_API void qturn_context_destroy(qturn_context* context);
-/* Reads the database layers again; affects later prepares only. */
-QTURN_API qturn_status qturn_reload(qturn_context* context);
+/* ---- newer answers without a restart ---- */
+enum {
+  QTURN_RELOAD_KEEP = 0,   /* problems that this context prepared keep their answers */
+  QTURN_RELOAD_REPLACE = 1 /* later prepares of these, too, answer from what was read */
+};
+typedef struct qturn_reload_report {
+  uint32_t struct_size;
+  int32_t changed;         /* 1 when the two hashes differ, else 0 */
+  uint8_t hash_before[32]; /* what qturn_snapshot_hash gave before, and gives now */
+  uint8_t hash_after[32];
+  uint64_t answers_before, answers_after; /* stored answers that can serve this device */
+  uint64_t problems_changed; /* stored before or now, and answered by another plan now */
+  uint64_t prepared_changed; /* problems that were prepared here, and would get another plan now */
+  uint64_t prepared_held;    /* those of them that keep theirs: 0 after QTURN_RELOAD_REPLACE */
+  int64_t generation_before, generation_after; /* of the first published folder among the
+                                                  snapshots; 0: there is none */
+} qturn_reload_report;
+/* Reads pins, database and snapshots again, of a published folder what is current in it now, and
+ * puts a new dispatch table in place of the old one, at once for all threads.
+ * 1. Plans, weights and captured graphs in use never change, whatever `flags` says.
+ * 2. With QTURN_RELOAD_KEEP a problem (one key, as qturn_problem_key writes it) that this context
+ *    prepared before gets the same plan in later prepares: weights packed for it fit, and layers of
+ *    one shape run one kernel. That includes the default of a problem that nobody had tuned, but
+ *    not the prebuilt kernel that serves while the default is compiled. Problems that were not
+ *    prepared yet get their answers from what was read.
+ * 3. With QTURN_RELOAD_REPLACE every later prepare answers from what was read. Where the plan is
+ *    another one it may want weights in another layout: prepare, compare qturn_plan_operand, pack.
+ * 4. What cannot be read, is damaged, is not signed by an allowed key or is older than what was
+ *    read before by the same signer's count: the status and message say so, and everything stays
+ *    as it was. A pins file or snapshot that was absent before and still is stays left out.
+ * 5. A context with a lock file goes on by it alone.
+ *
+ * May take some 100 ms for 20,000 answers; compiles nothing. Any thread may call it, while others
+ * prepare and run; runs do not wait for it, prepares may for its end. `report` may be NULL; else
+ * set its struct_size. */
+QTURN_API qturn_status qturn_reload(qturn_context* context, int32_t flags,
+                                    qturn_reload_report* report);
 /* SHA-256 over what prepare goes by: the sorted stored answers of all layers, or the lock file, the
  * class of device, the library's version and disabled families. Ranks whose hashes are equal
  * prepare the same plans, unless one of them has a plan in quarantine. */
@@ -436,6 +471,7 @@ typedef struct qturn_stats {
   uint32_t struct_size;
   uint64_t prepares, runs;
   uint64_t matched[6]; /* prepares by QTURN_MATCH_* */
+  uint64_t failures;   /* prepares of valid problems that gave no plan */
   uint64_t compiles, code_hits, quarantined;
   /* Rows that windowed GPU plans of this context found outside their window and computed exactly,
    * in runs that have ended. */
@@ -444,6 +480,22 @@ typedef struct qturn_stats {
 /* Set struct_size first. Waits for the GPU; QTURN_CAPTURING while a blocking stream of the current
  * CUDA context is being captured. */
 QTURN_API qturn_status qturn_get_stats(qturn_context* context, qturn_stats* out);
+
+enum {
+  QTURN_METRICS_WITHOUT_DEVICE = 0, /* never touches a device */
+  QTURN_METRICS_WITH_DEVICE = 1     /* reads window fallbacks, too: waits for the GPU, as
+                                       qturn_get_stats does, and fails as it does */
+};
+/* Counters of `count` contexts (at least one) as Prometheus text, exposition format 0.0.4, for a
+ * server to put into the answer to GET /metrics. Names begin with qturn_, seconds are the unit of
+ * time; each sample is labelled with backend and device, and where count > 1 with context, its
+ * place in the list. Without a device's being asked qturn_window_fallback_rows_total is what
+ * qturn_get_stats or this function last read. `needed` gets the length with the final 0; a smaller
+ * capacity gets what fits, always terminated: numbers may have grown in length between two calls,
+ * so ask again then. Never locks out a run. */
+QTURN_API qturn_status qturn_metrics_text(qturn_context* const* contexts, size_t count,
+                                          int32_t flags, char* text, size_t capacity,
+                                          size_t* needed);
 
 QTURN_API const char* qturn_status_name(qturn_status status); /* "wrong_operand"; never NULL */
 QTURN_API const char* qturn_last_error(void); /* this thread's; "" when there was none */

@@ -210,7 +210,26 @@ class Context {
     check(qturn_snapshot_hash(get(), out.data()));
     return out;
   }
-  void reload() const { check(qturn_reload(get())); }
+  /// QTURN_RELOAD_KEEP or QTURN_RELOAD_REPLACE; throws, and keeps what there was, when something
+  /// cannot be read.
+  qturn_reload_report reload(std::int32_t flags = QTURN_RELOAD_KEEP) const {
+    qturn_reload_report out{};
+    out.struct_size = sizeof out;
+    check(qturn_reload(get(), flags, &out));
+    return out;
+  }
+  /// Prometheus text of this context's counters.
+  std::string metrics_text(std::int32_t flags = QTURN_METRICS_WITHOUT_DEVICE) const {
+    qturn_context* const one = get();
+    std::string text(4096, '\0');
+    for (;;) {
+      std::size_t needed = 0;
+      check(qturn_metrics_text(&one, 1, flags, text.data(), text.size(), &needed));
+      const bool fits = needed <= text.size();
+      text.resize(fits ? needed - 1 : needed);
+      if (fits) return text;
+    }
+  }
   Weight deserialize(const void* bytes, std::size_t size) const {
     qturn_weight* weight = nullptr;
     check(qturn_weight_deserialize(get(), bytes, size, nullptr, 0, &weight));
