@@ -10,22 +10,17 @@
 namespace quarterturn {
 namespace {
 
-// The plan that prepare will try first; nothing where prepare will not compile one.
+// Of the plan that prepare will try first; nothing where prepare will not compile one.
 std::vector<Source> sources_for(Context& context, const Problem& problem) {
+  const auto choice = context.choose(problem);
+  if (!choice.ok() || (choice->match == Match::heuristic &&
+                       context.settings().text(Setting::on_miss) != "heuristic"))
+    return {};
   const Target& target = context.backend().device().target;
-  if (!validate(problem).ok()) return {};
-  std::vector<Plan> tried;
-  for (const auto& found : context.table()->candidates(problem))
-    if (check_plan(problem, target, found.answer->plan).ok()) tried.push_back(found.answer->plan);
-  if (tried.empty()) {
-    if (context.settings().text(Setting::on_miss) != "heuristic") return {};
-    tried = context.enabled_plans(problem, 1);
-  }
   std::vector<Source> out;
-  if (tried.empty()) return out;
-  for (const auto& step : tried.front().steps)
+  for (const auto& step : choice->plan.steps)
     if (const Family* family = find_family(step.variant.family))
-      out.push_back(family->emit(step_problem(problem, target, tried.front(), step.kind), target,
+      out.push_back(family->emit(step_problem(problem, target, choice->plan, step.kind), target,
                                  step.variant));
   return out;
 }
