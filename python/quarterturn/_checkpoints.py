@@ -1,6 +1,7 @@
 """Whole checkpoints: from one form of MXFP4 to another, and from high precision to MXFP4, a tensor
 at a time."""
 
+import base64
 import dataclasses
 import json
 import math
@@ -8,7 +9,7 @@ from typing import Callable
 
 import numpy as np
 
-from . import _packing
+from . import _gguf, _packing
 from ._safetensors import Safetensors, write_safetensors
 
 
@@ -68,67 +69,129 @@ FORMS = {
 }
 
 
-def _pair_of(name, tensors):
-    """(form's name, stem) where a tensor is the codes of a pair; None where it is none."""
+GGUF = "gguf"
+TARGETS = (*FORMS, GGUF)  # what `convert_file` writes
+_KEYS = "quarterturn.gguf"  # in safetensors' metadata: how many keys GGUF had, and their bytes
+
+
+@dataclasses.dataclass
+class _Operand:
+    """An MXFP4 operand of a file: its name, form and tensors, the shape of its plain codes, and
+    read(), which gives plain codes and scales."""
+
+    stem: str
+    form: str
+    names: tuple
+    shape: tuple
+    read: Callable
+
+
+def _pair(file, name):
+    """The operand whose codes a tensor of a safetensors file is; None where it is none."""
     for form_name, form in FORMS.items():
         stem = name[:-len(form.codes)]
-        if name.endswith(form.codes) and stem + form.scales in tensors:
-            return form_name, stem
+        if not (name.endswith(form.codes) and stem + form.scales in file.tensors):
+            continue
+        dtype, shape = file.tensors[name]
+        plain = (*shape[:-2], 16 * shape[-2]) if form_name == "gpt-oss" else shape
+        if dtype != "U8" or len(plain) < 2 or plain[-1] % 16:
+            raise ValueError(f"'{name}' is {shape} in {dtype}: [..., rows, K / 2] of U8 is needed")
+        names = name, stem + form.scales
+        return _Operand(stem, form_name, names, plain, lambda: form.read(
+            *(np.array(file.read(part)) for part in names)))
     return None
+
+
+def _block_tensor(file, name):
+    """The operand that a tensor of a GGUF file is; None where it is none."""
+    dtype, shape = file.tensors[name]
+    if dtype != "MXFP4":
+        return None
+    if len(shape) < 2:
+        raise ValueError(f"'{name}' is {shape} in MXFP4: [..., rows, K] is needed")
+    return _Operand(name.removesuffix(".weight"), GGUF, (name,), (*shape[:-1], shape[-1] // 2),
+                    lambda: _packing.from_gguf(np.array(file.read(name))))
+
+
+def _open(path):
+    with open(path, "rb") as file:
+        is_gguf = file.read(4) == _gguf.MAGIC
+    return _gguf.Gguf(path) if is_gguf else Safetensors(path)
 
 
 def _metadata(file, found, to):
     """The metadata of the result, where all of its forms mean what the file says of scale rules."""
-    rules = {rule for name in {*found, to} for rule in FORMS[name].rules}
-    if not rules:
+    strict = [name for name in (to, *found) if name in FORMS and FORMS[name].rules]
+    if not strict:
         return file.metadata
-    rule, = rules
+    rule, = FORMS[strict[0]].rules
     scheme = scheme_of(file)
     given = scheme.get("scale_rule")
-    if given != rule and (given is not None or any(not FORMS[name].rules for name in found)):
-        strict = next(name for name in (to, *found) if FORMS[name].rules)
-        raise ValueError(f"{file.path} has scale_rule = {given!r}: {strict}'s scales mean values "
-                         f"of {rule}; quantise by `qturn quantize --scale-rule {rule}`")
+    if given != rule and (given is not None or not set(found) <= set(strict)):
+        raise ValueError(f"{file.path} has scale_rule = {given!r}: {strict[0]}'s scales mean "
+                         f"values of {rule}; quantise by `qturn quantize --scale-rule {rule}`")
     return {**file.metadata, "quarterturn": json.dumps({**scheme, "scale_rule": rule})}
 
 
+def _put(out, operand, to):
+    """Adds an operand's tensors in the form `to`."""
+    if to == GGUF:
+        out[operand.stem + ".weight"] = (
+            "MXFP4", (*operand.shape[:-1], 2 * operand.shape[-1]),
+            lambda: _packing.to_gguf(*operand.read()))
+        return
+    form, made = FORMS[to], []
+
+    def codes():
+        first, second = form.write(*operand.read())
+        made.append(second)
+        return first
+
+    codes_shape, scales_shape = form.sizes(operand.shape)
+    out[operand.stem + form.codes] = ("U8", codes_shape, codes)
+    out[operand.stem + form.scales] = ("U8", scales_shape, made.pop)
+
+
+def _write(path, out, file, metadata, to):
+    """Keys of a GGUF file travel through safetensors' metadata."""
+    keys = metadata.get(_KEYS)
+    if to == GGUF:
+        entries = getattr(file, "entries", None)
+        if entries is None and keys:
+            count, _, text = keys.partition(":")
+            entries = base64.b64decode(text, validate=True), int(count)
+        _gguf.write_gguf(path, out, {name: value for name, value in metadata.items()
+                                     if name != _KEYS}, entries or (b"", 0))
+        return
+    if isinstance(file, _gguf.Gguf) and file.entries[1]:
+        raw, count = file.entries
+        metadata = {**metadata, _KEYS: f"{count}:{base64.b64encode(raw).decode()}"}
+    write_safetensors(path, out, metadata)
+
+
 def convert_file(source, target, to):
-    """Rewrites every MXFP4 operand of a safetensors file in the form `to` (a key of FORMS) and
+    """Rewrites every MXFP4 operand of a safetensors or GGUF file in the form `to` (TARGETS) and
     copies other tensors; gives how many were rewritten. Bits are moved, nothing is rounded."""
-    if to not in FORMS:
-        raise ValueError(f"to = '{to}': {', '.join(FORMS)} are known")
-    file, form = Safetensors(source), FORMS[to]
-    pairs = {name: found for name in file.tensors
-             if (found := _pair_of(name, file.tensors)) and found[0] != to}
-    if not pairs:
+    if to not in TARGETS:
+        raise ValueError(f"to = '{to}': {', '.join(TARGETS)} are known")
+    file = _open(source)
+    find = _block_tensor if isinstance(file, _gguf.Gguf) else _pair
+    operands = {name: found for name in file.tensors if (found := find(file, name))}
+    changed = {found.form for found in operands.values()} - {to}
+    if not changed:
         raise ValueError(f"{source} has no pair of MXFP4 tensors in another form than {to}'s: "
                          + ", ".join(f"NAME{f.codes} with NAME{f.scales}" for f in FORMS.values())
-                         + " are known")
-    metadata = _metadata(file, {found for found, _ in pairs.values()}, to)
-    scales_of = {stem + FORMS[found].scales: name for name, (found, stem) in pairs.items()}
-    out, made = {}, {}
-
-    def codes_of(name):
-        found, stem = pairs[name]
-        old = FORMS[found]
-        plain = old.read(np.array(file.read(name)), np.array(file.read(stem + old.scales)))
-        codes, made[name] = form.write(*plain)
-        return codes
-
+                         + ", or GGUF's, are known")
+    metadata = _metadata(file, changed, to)
+    inside = {part for found in operands.values() for part in found.names}
+    out = {}
     for name, (dtype, shape) in file.tensors.items():
-        if name in pairs:
-            found, stem = pairs[name]
-            plain_shape = (*shape[:-2], 16 * shape[-2]) if found == "gpt-oss" else shape
-            if dtype != "U8" or len(plain_shape) < 2 or plain_shape[-1] % 16:
-                raise ValueError(f"'{name}' is {shape} in {dtype}: [..., rows, K / 2] of U8 is "
-                                 "needed")
-            codes_shape, scales_shape = form.sizes(plain_shape)
-            out[stem + form.codes] = ("U8", codes_shape, lambda n=name: codes_of(n))
-            out[stem + form.scales] = ("U8", scales_shape, lambda n=name: made.pop(n))
-        elif name not in scales_of:
+        if name in operands:
+            _put(out, operands[name], to)
+        elif name not in inside:
             out[name] = (dtype, shape, lambda n=name: file.read(n))
-    write_safetensors(target, out, metadata)
-    return len(pairs)
+    _write(target, out, file, metadata, to)
+    return sum(found.form != to for found in operands.values())
 
 
 def is_quantised(name):

@@ -50,11 +50,11 @@ def parser():
     convert = commands.add_parser(
         "convert",
         help="from one form of MXFP4 checkpoint to another; bits are moved, none changes",
-        description="Rewrites the MXFP4 tensors of a safetensors file; others are copied. A tensor "
-        "at a time is in memory; OUT appears whole or not at all.")
+        description="Rewrites the MXFP4 tensors of a safetensors or GGUF file; others are copied. "
+        "A tensor at a time is in memory; OUT appears whole or not at all.")
     convert.add_argument("source", metavar="IN", type=pathlib.Path)
     convert.add_argument("target", metavar="OUT", type=pathlib.Path)
-    convert.add_argument("--to", required=True, choices=tuple(formats.FORMS))
+    convert.add_argument("--to", required=True, choices=formats.TARGETS)
     quantize = commands.add_parser(
         "quantize", help="the matrices of a safetensors file to MXFP4",
         description="Quantises each matrix NAME.weight but embeddings, norms and heads into "

@@ -1,5 +1,6 @@
 """Safetensors files as streams: read as hostile, written whole or not at all."""
 
+import contextlib
 import json
 import math
 import os
@@ -76,10 +77,25 @@ class Safetensors:
         return data.view(_NUMPY[dtype]).reshape(shape)
 
 
+@contextlib.contextmanager
+def written_whole(path):
+    """A file to write, which is at `path` when all is written and on the disk; else nothing is."""
+    path = pathlib.Path(path)
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
 def write_safetensors(path, tensors, metadata=None):
     """Writes {name: (dtype, shape, make)} where make() gives the array: a tensor at a time is in
     memory. The file appears whole or not at all."""
-    path = pathlib.Path(path)
     header, at = {}, 0
     for name, (dtype, shape, _) in tensors.items():
         size = _SIZES[dtype] * math.prod(shape)
@@ -89,19 +105,11 @@ def write_safetensors(path, tensors, metadata=None):
         header["__metadata__"] = metadata
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    part = path.with_name(path.name + ".part")
-    try:
-        with part.open("wb") as file:
-            file.write(len(text).to_bytes(8, "little") + text)
-            for name, (dtype, shape, make) in tensors.items():
-                array = np.ascontiguousarray(make())
-                if array.shape != tuple(shape) or array.dtype != _NUMPY[dtype]:
-                    raise ValueError(f"'{name}' was to be {shape} in {dtype}, it is {array.shape} "
-                                     f"of {array.dtype}")
-                array.tofile(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    with written_whole(path) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name, (dtype, shape, make) in tensors.items():
+            array = np.ascontiguousarray(make())
+            if array.shape != tuple(shape) or array.dtype != _NUMPY[dtype]:
+                raise ValueError(f"'{name}' was to be {shape} in {dtype}, it is {array.shape} of "
+                                 f"{array.dtype}")
+            array.tofile(file)

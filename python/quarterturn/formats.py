@@ -16,15 +16,17 @@ Conversions move bits and never round. Files are read as hostile: every offset a
 before it is used.
 """
 
-from ._checkpoints import (FORMS, Form, convert_file, is_quantised, matrices, quantize_file,
-                           scheme_of)
+from ._checkpoints import (FORMS, TARGETS, Form, convert_file, is_quantised, matrices,
+                           quantize_file, scheme_of)
+from ._gguf import Gguf, write_gguf
 from ._packing import (GGUF_BLOCK, QUTLASS_ALPHA, from_128x4, from_abs_max, from_aiter, from_gguf,
                        from_gpt_oss, from_shuffled, to_128x4, to_abs_max, to_aiter, to_gguf,
                        to_gpt_oss, to_shuffled)
 from ._safetensors import FormatError, Safetensors, write_safetensors
 
 __all__ = [
-    "FORMS", "Form", "FormatError", "GGUF_BLOCK", "QUTLASS_ALPHA", "Safetensors", "convert_file",
-    "from_128x4", "from_abs_max", "from_aiter", "from_gguf", "from_gpt_oss", "from_shuffled",
-    "is_quantised", "matrices", "quantize_file", "scheme_of", "to_128x4", "to_abs_max", "to_aiter",
-    "to_gguf", "to_gpt_oss", "to_shuffled", "write_safetensors"]
+    "FORMS", "Form", "FormatError", "GGUF_BLOCK", "Gguf", "QUTLASS_ALPHA", "Safetensors", "TARGETS",
+    "convert_file", "from_128x4", "from_abs_max", "from_aiter", "from_gguf", "from_gpt_oss",
+    "from_shuffled", "is_quantised", "matrices", "quantize_file", "scheme_of", "to_128x4",
+    "to_abs_max", "to_aiter", "to_gguf", "to_gpt_oss", "to_shuffled", "write_gguf",
+    "write_safetensors"]

@@ -272,9 +272,9 @@ def _te_mxfp4():
 def _quarterturn():
     """What this library's own measurements speak for (docs/evidence/tensors-h200.md): all three
     products behind a deterministic transform of 32, to nearest, under the "even" scale rule, which
-    had the least error of all rules but the search, and came out as bf16 did within the noise of four
-    seeds. One small model and 400 steps: a start, not a law. Where activations share a large mean
-    over tokens, random signs in Wgrad (rotation=64, signs="per_call") have less error."""
+    had the least error of all rules but the search, and came out as bf16 did within the noise of
+    four seeds. One small model and 400 steps: a start, not a law. Where activations share a large
+    mean over tokens, random signs in Wgrad (rotation=64, signs="per_call") have less error."""
     operand = Operand("rne", "even")
     product = Product(rotation=32, a=operand, b=operand)
     return Recipe("quarterturn", product, product, product)
