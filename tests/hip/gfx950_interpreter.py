@@ -22,8 +22,8 @@ from gfx950_vector import Vector
 class Program(Operands, Scalar, Vector, MemoryAccess):
     def __init__(self, path, entry):
         text = subprocess.run(
-            ["llvm-objdump-22", "-d", "--mcpu=gfx950", path], capture_output=True, text=True, check=True
-        ).stdout
+            ["llvm-objdump-22", "-d", "--mcpu=gfx950", path], capture_output=True, text=True,
+            check=True).stdout
         self.code, self.index, inside = [], {}, False
         for line in text.splitlines():
             label = re.match(r"^[0-9a-f]+ <(.+)>:", line)
@@ -38,7 +38,8 @@ class Program(Operands, Scalar, Vector, MemoryAccess):
             words = re.match(r"((?:\s*[0-9A-F]{8})+)", words).group(1).split()
             address = int(address, 16)
             self.index[address] = len(self.code)
-            self.code.append((address, address + 4 * len(words), int(words[0], 16) & 0xFFFF, *self.parse(body.strip())))
+            self.code.append((address, address + 4 * len(words), int(words[0], 16) & 0xFFFF,
+                              *self.parse(body.strip())))
         if not self.code:
             raise Fault(f"{path} has no kernel {entry}")
         self.seen = {}
@@ -53,8 +54,9 @@ class Program(Operands, Scalar, Vector, MemoryAccess):
             return ""
 
         rest = re.sub(
-            r"\b(op_sel|op_sel_hi|neg_lo|neg_hi|offset|cbsz|blgp|bitop3|offset0|offset1|dst_sel|src0_sel|src1_sel|"
-            r"dst_unused|quad_perm|row_mask|bank_mask|vmcnt|lgkmcnt|expcnt|mul|div|row_shl|row_shr|row_ror|row_bcast|"
+            r"\b(op_sel|op_sel_hi|neg_lo|neg_hi|offset|cbsz|blgp|bitop3|offset0|offset1|dst_sel|"
+            r"src0_sel|src1_sel|dst_unused|quad_perm|row_mask|bank_mask|vmcnt|lgkmcnt|expcnt|mul|"
+            r"div|row_shl|row_shr|row_ror|row_bcast|"
             r"row_newbcast):(\[[\d,]+\]|0x[0-9a-f]+|-?\w+)",
             take,
             rest,
@@ -99,8 +101,8 @@ class Program(Operands, Scalar, Vector, MemoryAccess):
     # ---- launches
 
     def launch(self, memory, grid, block, kernarg, lds_bytes, scalars):
-        """Runs all blocks, one after another. `scalars` gives the wave's first scalar registers, from
-        the kernel argument's address and the block's place."""
+        """Runs all blocks, one after another. `scalars` gives the wave's first scalar registers,
+        from the kernel argument's address and the block's place."""
         self.memory = memory
         arguments = memory.allocate(np.frombuffer(kernarg, np.uint8))
         count = 0

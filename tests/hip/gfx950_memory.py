@@ -1,7 +1,7 @@
 """Instructions of gfx950 on LDS and device memory.
 
-What a load, or a copy into LDS, brings is poison until a wait that covers it: loads return in order,
-so `s_waitcnt vmcnt(n)` completes all but the last n of a wave.
+What a load, or a copy into LDS, brings is poison until a wait that covers it: loads return in
+order, so `s_waitcnt vmcnt(n)` completes all but the last n of a wave.
 """
 
 import re
@@ -32,7 +32,8 @@ class MemoryAccess:
             w.lds_loads.append(self.numbers(o[0], 1))
             return
         pair = re.match(r"ds_(read|write)2(st64)?_b(32|64)$", b)
-        single = re.match(r"ds_(read|write)_(?:([ui])(8|16)|b(8|16|32|64|96|128))(_d16|_d16_hi)?$", b)
+        single = re.match(
+            r"ds_(read|write)_(?:([ui])(8|16)|b(8|16|32|64|96|128))(_d16|_d16_hi)?$", b)
         if pair:
             reading, size = pair.group(1) == "read", int(pair.group(3)) // 8
             step = size * (64 if pair.group(2) else 1)
@@ -50,7 +51,8 @@ class MemoryAccess:
                 for lane in self.lanes_of(w):
                     at = self.lds_at((address[lane] + offset) & 0xFFFFFFFF, size)
                     if self.lds_poison[at].any():
-                        raise Fault(f"LDS byte {at.start} is read before the copy of it was waited for")
+                        raise Fault(f"LDS byte {at.start} is read before the copy of it was "
+                                    "waited for")
                     raw[lane, :size] = self.lds[at]
                 values = raw.view(U32)
                 if single and single.group(2) == "i":
@@ -59,9 +61,11 @@ class MemoryAccess:
                     self.set(w, o[0], values[:, word], k * words + word)
             else:
                 data = o[1 + k]
-                raw = np.stack([self.u(w, data, word) for word in range(words)], 1).copy().view(np.uint8)
+                raw = np.stack([self.u(w, data, word) for word in range(words)], 1)
+                raw = raw.copy().view(np.uint8)
                 for lane in self.lanes_of(w):
-                    self.lds[self.lds_at((address[lane] + offset) & 0xFFFFFFFF, size)] = raw[lane, :size]
+                    at = self.lds_at((address[lane] + offset) & 0xFFFFFFFF, size)
+                    self.lds[at] = raw[lane, :size]
         if reading:
             w.lds_loads.append(self.numbers(o[0], words * len(offsets)))
         else:
@@ -95,7 +99,8 @@ class MemoryAccess:
 
             w.vector_loads.append((set(), land))
             return
-        sizes = {"ubyte": 1, "byte": 1, "ushort": 2, "short": 2, "dword": 4, "dwordx2": 8, "dwordx3": 12, "dwordx4": 16}
+        sizes = {"ubyte": 1, "byte": 1, "ushort": 2, "short": 2, "dword": 4, "dwordx2": 8,
+                 "dwordx3": 12, "dwordx4": 16}
         if b.startswith("global_load_") and b[12:] in sizes and b[12:] not in ("byte", "short"):
             size = sizes[b[12:]]
             places = address(o[1], o[2])
@@ -109,7 +114,8 @@ class MemoryAccess:
         if b.startswith("global_store_") and b[13:] in sizes:
             size = sizes[b[13:]]
             places = address(o[0], o[2])
-            raw = np.stack([self.u(w, o[1], k) for k in range(max(1, size // 4))], 1).copy().view(np.uint8)
+            raw = np.stack([self.u(w, o[1], k) for k in range(max(1, size // 4))], 1)
+            raw = raw.copy().view(np.uint8)
             for lane in self.lanes_of(w):
                 self.memory.read(places[lane], size)[:] = raw[lane, :size]
             w.vector_loads.append((set(), None))

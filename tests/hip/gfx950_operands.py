@@ -33,8 +33,8 @@ class Operands:
         return (int(o, 0) >> (32 * k)) & 0xFFFFFFFF
 
     def scalar(self, w, o):
-        special = {"m0": w.m0, "vcc_lo": w.vcc & 0xFFFFFFFF, "vcc_hi": w.vcc >> 32, "exec_lo": w.exec & 0xFFFFFFFF,
-                   "exec_hi": w.exec >> 32, "scc": w.scc}
+        special = {"m0": w.m0, "vcc_lo": w.vcc & 0xFFFFFFFF, "vcc_hi": w.vcc >> 32,
+                   "exec_lo": w.exec & 0xFFFFFFFF, "exec_hi": w.exec >> 32, "scc": w.scc}
         if o in special:
             return special[o]
         found = self.register(o)
@@ -95,7 +95,8 @@ class Operands:
             return np.full(LANES, self.scalar(w, o), U32)
         if k == 1 and not re.match(r"^-?\d+\.\d+", o) and int(o, 0) < 0:
             return np.full(LANES, 0xFFFFFFFF, U32)
-        return np.full(LANES, self.constant(o, k if "." not in o else 0) if k == 0 or "." in o else 0, U32)
+        value = self.constant(o, k if "." not in o else 0) if k == 0 or "." in o else 0
+        return np.full(LANES, value, U32)
 
     def u64(self, w, o):
         if re.match(r"^-?\d+\.\d+", o):

@@ -29,8 +29,8 @@ class Scalar:
         if b == "s_branch":
             return jump()
         if b.startswith("s_cbranch_"):
-            taken = {"scc0": not w.scc, "scc1": w.scc, "vccz": w.vcc == 0, "vccnz": w.vcc != 0, "execz": w.exec == 0,
-                     "execnz": w.exec != 0}[b[10:]]
+            taken = {"scc0": not w.scc, "scc1": w.scc, "vccz": w.vcc == 0, "vccnz": w.vcc != 0,
+                     "execz": w.exec == 0, "execnz": w.exec != 0}[b[10:]]
             return jump() if taken else None
         if b.startswith("s_load_dword"):
             count = int(b[12:].lstrip("x") or 1)
@@ -74,8 +74,9 @@ class Scalar:
             return put(w, o[0], r)
         if b.endswith("_saveexec_b64"):
             old, given = w.exec, self.scalar64(w, o[1])
-            w.exec = {"s_and": given & old, "s_or": given | old, "s_xor": given ^ old, "s_andn2": given & ~old,
-                      "s_orn2": (given | ~old) & (2**64 - 1)}[b[: -len("_saveexec_b64")]] & (2**64 - 1)
+            result = {"s_and": given & old, "s_or": given | old, "s_xor": given ^ old,
+                      "s_andn2": given & ~old, "s_orn2": given | ~old}[b[: -len("_saveexec_b64")]]
+            w.exec = result & (2**64 - 1)
             self.set_scalar64(w, o[0], old)
             w.scc = int(w.exec != 0)
             return None
@@ -84,8 +85,8 @@ class Scalar:
             if b.endswith("i32"):
                 y = [signed(a) for a in y]
             name = b.split("_")[2]
-            w.scc = int({"gt": y[0] > y[1], "lt": y[0] < y[1], "eq": y[0] == y[1], "lg": y[0] != y[1],
-                         "ge": y[0] >= y[1], "le": y[0] <= y[1]}[name])
+            w.scc = int({"gt": y[0] > y[1], "lt": y[0] < y[1], "eq": y[0] == y[1],
+                         "lg": y[0] != y[1], "ge": y[0] >= y[1], "le": y[0] <= y[1]}[name])
             return None
         if b.startswith("s_bitcmp"):
             bit = (self.scalar(w, o[0]) >> (self.scalar(w, o[1]) & 31)) & 1
@@ -96,18 +97,22 @@ class Scalar:
         results = {
             "and": lambda: x[0] & x[1], "or": lambda: x[0] | x[1], "xor": lambda: x[0] ^ x[1],
             "andn2": lambda: x[0] & ~x[1], "orn2": lambda: x[0] | ~x[1], "not": lambda: ~x[0],
-            "nand": lambda: ~(x[0] & x[1]), "nor": lambda: ~(x[0] | x[1]), "xnor": lambda: ~(x[0] ^ x[1]),
-            "lshl": lambda: x[0] << (self.scalar(w, o[2]) & width), "lshr": lambda: x[0] >> (self.scalar(w, o[2]) & width),
+            "nand": lambda: ~(x[0] & x[1]), "nor": lambda: ~(x[0] | x[1]),
+            "xnor": lambda: ~(x[0] ^ x[1]),
+            "lshl": lambda: x[0] << (self.scalar(w, o[2]) & width),
+            "lshr": lambda: x[0] >> (self.scalar(w, o[2]) & width),
             "ashr": lambda: sized(x[0]) >> (self.scalar(w, o[2]) & width),
             "bfe": lambda: self.bit_field(x[0], self.scalar(w, o[2]), b, width),
             "min": lambda: min(sized(x[0]), sized(x[1])) if "_i" in b else min(x),
             "max": lambda: max(sized(x[0]), sized(x[1])) if "_i" in b else max(x),
             "bcnt1": lambda: bin(x[0]).count("1"), "abs": lambda: abs(signed(x[0])),
-            "lshl1": lambda: (x[0] << 1) + x[1], "lshl2": lambda: (x[0] << 2) + x[1], "lshl3": lambda: (x[0] << 3) + x[1],
+            "lshl1": lambda: (x[0] << 1) + x[1], "lshl2": lambda: (x[0] << 2) + x[1],
+            "lshl3": lambda: (x[0] << 3) + x[1],
             "lshl4": lambda: (x[0] << 4) + x[1], "brev": lambda: int(f"{x[0]:032b}"[::-1], 2),
         }
         name = b.split("_")[1]
-        if name in ("ff1", "flbit", "sext", "bitset1", "bitset0", "pack", "wqm", "quadmask", "getpc", "setpc", "swappc"):
+        if name in ("ff1", "flbit", "sext", "bitset1", "bitset0", "pack", "wqm", "quadmask",
+                    "getpc", "setpc", "swappc"):
             raise NotImplementedError(f"{b} {o}")
         if name not in results or b.startswith("s_bcnt1_i32_b64") and False:
             raise NotImplementedError(f"{b} {o}")

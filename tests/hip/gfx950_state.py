@@ -17,12 +17,14 @@ def bits_of(mask):
 
 
 def mask_of(bits):
-    return np.unpackbits(np.array([bits & (2**64 - 1)], U64).view(np.uint8), bitorder="little").astype(bool)
+    raw = np.array([bits & (2**64 - 1)], U64).view(np.uint8)
+    return np.unpackbits(raw, bitorder="little").astype(bool)
 
 
 def bf16_rne(x):
     u = np.asarray(x, F32).view(U32)
-    return np.where(np.isnan(x), U32(0x7FC0), (u + U32(0x7FFF) + ((u >> U32(16)) & U32(1))) >> U32(16)).astype(U32)
+    rounded = (u + U32(0x7FFF) + ((u >> U32(16)) & U32(1))) >> U32(16)
+    return np.where(np.isnan(x), U32(0x7FC0), rounded).astype(U32)
 
 
 def signed(x, width=32):
@@ -59,5 +61,6 @@ class Wave:
         self.s = [0xDEADBEEF] * 112
         self.exec, self.vcc, self.scc, self.m0 = 2**64 - 1, 0, 0, 0xDEADBEEF
         self.pc, self.done, self.count = 0, False, 0
-        self.vector_loads, self.lds_loads = [], []  # in flight: (registers, LDS bytes), oldest first
+        # In flight: (registers, LDS bytes), oldest first.
+        self.vector_loads, self.lds_loads = [], []
         self.first_thread = first_thread

@@ -10,8 +10,9 @@ from gfx950_state import U32, U64, I32, I64, F32, F64, LANES, E2M1, bits_of, mas
 
 
 class Vector:
-    SELECTED = {"DWORD": (0, 0xFFFFFFFF), "WORD_0": (0, 0xFFFF), "WORD_1": (16, 0xFFFF), "BYTE_0": (0, 0xFF),
-                "BYTE_1": (8, 0xFF), "BYTE_2": (16, 0xFF), "BYTE_3": (24, 0xFF)}
+    SELECTED = {"DWORD": (0, 0xFFFFFFFF), "WORD_0": (0, 0xFFFF), "WORD_1": (16, 0xFFFF),
+                "BYTE_0": (0, 0xFF), "BYTE_1": (8, 0xFF), "BYTE_2": (16, 0xFF),
+                "BYTE_3": (24, 0xFF)}
 
     def sub_dword(self, w, b, o, m):
         """An instruction on bytes or halves of its operands."""
@@ -53,8 +54,10 @@ class Vector:
             if kind not in ("i32", "u32", "u16"):
                 raise NotImplementedError(b)
         unordered = (x != x) | (y != y)
-        r = {"gt": x > y, "lt": x < y, "eq": x == y, "ne": x != y, "ge": x >= y, "le": x <= y, "lg": (x < y) | (x > y),
-             "neq": ~(x == y), "nlt": ~(x < y), "ngt": ~(x > y), "nle": ~(x <= y), "nge": ~(x >= y), "nlg": ~((x < y) | (x > y)),
+        r = {"gt": x > y, "lt": x < y, "eq": x == y, "ne": x != y, "ge": x >= y, "le": x <= y,
+             "lg": (x < y) | (x > y), "neq": ~(x == y), "nlt": ~(x < y), "ngt": ~(x > y),
+             "nle": ~(x <= y), "nge": ~(x >= y),
+             "nlg": ~((x < y) | (x > y)),
              "u": unordered, "o": ~unordered}[name]
         self.set_scalar64(w, o[0], bits_of(r) & w.exec)
 
@@ -83,44 +86,61 @@ class Vector:
         if b in ("v_mbcnt_lo_u32_b32", "v_mbcnt_hi_u32_b32"):
             lanes = np.arange(LANES)
             low = lanes if "lo" in b else lanes - 32
-            part = np.where(low <= 0, 0, np.where(low >= 32, 0xFFFFFFFF, (1 << np.clip(low, 0, 32)) - 1)).astype(U64)
+            inside = np.where(low >= 32, 0xFFFFFFFF, (1 << np.clip(low, 0, 32)) - 1)
+            part = np.where(low <= 0, 0, inside).astype(U64)
             ones = np.array([bin(int(a)).count("1") for a in u(1).astype(U64) & part], U32)
             return self.set(w, o[0], ones + u(2))
         if b == "v_cndmask_b32":
             chosen = mask_of(self.scalar64(w, o[3]) if len(o) > 3 else w.vcc)
-            x, y = (f(1).view(U32), f(2).view(U32)) if "|" in o[1] + o[2] or o[1].startswith("-v") or o[2].startswith("-v") else (u(1), u(2))
+            modified = "|" in o[1] + o[2] or o[1].startswith("-v") or o[2].startswith("-v")
+            x, y = (f(1).view(U32), f(2).view(U32)) if modified else (u(1), u(2))
             return self.set(w, o[0], np.where(chosen, y, x))
-        if b in ("v_add_co_u32", "v_addc_co_u32", "v_sub_co_u32", "v_subb_co_u32", "v_subrev_co_u32"):
+        if b in ("v_add_co_u32", "v_addc_co_u32", "v_sub_co_u32", "v_subb_co_u32",
+                 "v_subrev_co_u32"):
             x, y = u(2).astype(I64), u(3).astype(I64)
-            carry = mask_of(self.scalar64(w, o[4])).astype(I64) if len(o) > 4 else np.zeros(LANES, I64)
+            carry = (mask_of(self.scalar64(w, o[4])).astype(I64) if len(o) > 4
+                     else np.zeros(LANES, I64))
             r = x + y + carry if "add" in b else y - x if "rev" in b else x - y - carry
             self.set_scalar64(w, o[1], bits_of((r < 0) | (r >> 32 > 0)) & w.exec)
             return self.set(w, o[0], r.astype(U64).astype(U32))
         simple = {
-            "v_mov_b32": lambda: u(1), "v_accvgpr_write_b32": lambda: u(1), "v_accvgpr_read_b32": lambda: u(1),
+            "v_mov_b32": lambda: u(1), "v_accvgpr_write_b32": lambda: u(1),
+            "v_accvgpr_read_b32": lambda: u(1),
             "v_accvgpr_mov_b32": lambda: u(1), "v_not_b32": lambda: ~u(1),
-            "v_add_u32": lambda: u(1) + u(2), "v_add_i32": lambda: u(1) + u(2), "v_add3_u32": lambda: u(1) + u(2) + u(3),
-            "v_sub_u32": lambda: u(1) - u(2), "v_subrev_u32": lambda: u(2) - u(1), "v_sub_i32": lambda: u(1) - u(2),
-            "v_and_b32": lambda: u(1) & u(2), "v_or_b32": lambda: u(1) | u(2), "v_xor_b32": lambda: u(1) ^ u(2),
+            "v_add_u32": lambda: u(1) + u(2), "v_add_i32": lambda: u(1) + u(2),
+            "v_add3_u32": lambda: u(1) + u(2) + u(3),
+            "v_sub_u32": lambda: u(1) - u(2), "v_subrev_u32": lambda: u(2) - u(1),
+            "v_sub_i32": lambda: u(1) - u(2),
+            "v_and_b32": lambda: u(1) & u(2), "v_or_b32": lambda: u(1) | u(2),
+            "v_xor_b32": lambda: u(1) ^ u(2),
             "v_or3_b32": lambda: u(1) | u(2) | u(3), "v_and_or_b32": lambda: (u(1) & u(2)) | u(3),
-            "v_xad_u32": lambda: (u(1) ^ u(2)) + u(3), "v_bfi_b32": lambda: (u(1) & u(2)) | (~u(1) & u(3)),
+            "v_xad_u32": lambda: (u(1) ^ u(2)) + u(3),
+            "v_bfi_b32": lambda: (u(1) & u(2)) | (~u(1) & u(3)),
             "v_lshlrev_b32": lambda: u(2) << by(1), "v_lshrrev_b32": lambda: u(2) >> by(1),
             "v_ashrrev_i32": lambda: (i(2) >> by(1).astype(I32)).view(U32),
-            "v_lshl_or_b32": lambda: (u(1) << by(2)) | u(3), "v_lshl_add_u32": lambda: (u(1) << by(2)) + u(3),
+            "v_lshl_or_b32": lambda: (u(1) << by(2)) | u(3),
+            "v_lshl_add_u32": lambda: (u(1) << by(2)) + u(3),
             "v_add_lshl_u32": lambda: (u(1) + u(2)) << by(3),
-            "v_alignbit_b32": lambda: (((u(1).astype(U64) << U64(32)) | u(2)) >> by(3).astype(U64)).astype(U32),
+            "v_alignbit_b32": lambda: (((u(1).astype(U64) << U64(32)) | u(2))
+                                       >> by(3).astype(U64)).astype(U32),
             "v_bfe_u32": lambda: (u(1) >> by(2)) & ((U32(1) << by(3)) - U32(1)),
-            "v_mul_lo_u32": lambda: u(1) * u(2), "v_mul_hi_u32": lambda: (u(1).astype(U64) * u(2) >> U64(32)).astype(U32),
+            "v_mul_lo_u32": lambda: u(1) * u(2),
+            "v_mul_hi_u32": lambda: (u(1).astype(U64) * u(2) >> U64(32)).astype(U32),
             "v_mul_u32_u24": lambda: (u(1) & U32(0xFFFFFF)) * (u(2) & U32(0xFFFFFF)),
             "v_mad_u32_u24": lambda: (u(1) & U32(0xFFFFFF)) * (u(2) & U32(0xFFFFFF)) + u(3),
-            "v_mul_i32_i24": lambda: ((i(1) << 8 >> 8).astype(I64) * (i(2) << 8 >> 8)).astype(U64).astype(U32),
-            "v_min_u32": lambda: np.minimum(u(1), u(2)), "v_max_u32": lambda: np.maximum(u(1), u(2)),
-            "v_min_i32": lambda: np.minimum(i(1), i(2)).view(U32), "v_max_i32": lambda: np.maximum(i(1), i(2)).view(U32),
+            "v_mul_i32_i24": lambda: ((i(1) << 8 >> 8).astype(I64)
+                                      * (i(2) << 8 >> 8)).astype(U64).astype(U32),
+            "v_min_u32": lambda: np.minimum(u(1), u(2)),
+            "v_max_u32": lambda: np.maximum(u(1), u(2)),
+            "v_min_i32": lambda: np.minimum(i(1), i(2)).view(U32),
+            "v_max_i32": lambda: np.maximum(i(1), i(2)).view(U32),
             "v_min3_u32": lambda: np.minimum(np.minimum(u(1), u(2)), u(3)),
             "v_max3_u32": lambda: np.maximum(np.maximum(u(1), u(2)), u(3)),
-            "v_add_u16": lambda: (u(1) + u(2)) & U32(0xFFFF), "v_lshlrev_b16": lambda: (u(2) << (u(1) & U32(15))) & U32(0xFFFF),
+            "v_add_u16": lambda: (u(1) + u(2)) & U32(0xFFFF),
+            "v_lshlrev_b16": lambda: (u(2) << (u(1) & U32(15))) & U32(0xFFFF),
             "v_lshrrev_b16": lambda: (u(2) & U32(0xFFFF)) >> (u(1) & U32(15)),
-            "v_cvt_u32_f32": lambda: np.clip(np.nan_to_num(f(1).astype(F64), nan=0.0), 0, 4294967295).astype(U32),
+            "v_cvt_u32_f32": lambda: np.clip(np.nan_to_num(f(1).astype(F64), nan=0.0), 0,
+                                             4294967295).astype(U32),
             "v_cvt_pk_bf16_f32": lambda: bf16_rne(f(1)) | bf16_rne(f(2)) << U32(16),
             "v_cvt_f16_f32": lambda: f(1).astype(np.float16).view(np.uint16).astype(U32),
             "v_pack_b32_f16": lambda: (u(1) & U32(0xFFFF)) | u(2) << U32(16),
@@ -148,7 +168,8 @@ class Vector:
                     r |= (x if k & 4 else ~x) & (y if k & 2 else ~y) & (z if k & 1 else ~z)
             return self.set(w, o[0], r)
         wides = {
-            "v_mov_b64": lambda: wide(1), "v_lshlrev_b64": lambda: wide(2) << (u(1).astype(U64) & U64(63)),
+            "v_mov_b64": lambda: wide(1),
+            "v_lshlrev_b64": lambda: wide(2) << (u(1).astype(U64) & U64(63)),
             "v_lshrrev_b64": lambda: wide(2) >> (u(1).astype(U64) & U64(63)),
             "v_ashrrev_i64": lambda: wide(2).view(I64) >> (u(1).astype(I64) & I64(63)),
             "v_lshl_add_u64": lambda: (wide(1) << (u(2).astype(U64) & U64(7))) + wide(3),
@@ -161,13 +182,18 @@ class Vector:
         if b in wides:
             return self.set64(w, o[0], wides[b]())
         floats = {
-            "v_add_f32": lambda: f(1) + f(2), "v_sub_f32": lambda: f(1) - f(2), "v_subrev_f32": lambda: f(2) - f(1),
-            "v_mul_f32": lambda: f(1) * f(2), "v_max_f32": lambda: np.fmax(f(1), f(2)), "v_min_f32": lambda: np.fmin(f(1), f(2)),
-            "v_fma_f32": lambda: self.fused(f(1), f(2), f(3)), "v_fmac_f32": lambda: self.fused(f(1), f(2), f(0)),
+            "v_add_f32": lambda: f(1) + f(2), "v_sub_f32": lambda: f(1) - f(2),
+            "v_subrev_f32": lambda: f(2) - f(1),
+            "v_mul_f32": lambda: f(1) * f(2), "v_max_f32": lambda: np.fmax(f(1), f(2)),
+            "v_min_f32": lambda: np.fmin(f(1), f(2)),
+            "v_fma_f32": lambda: self.fused(f(1), f(2), f(3)),
+            "v_fmac_f32": lambda: self.fused(f(1), f(2), f(0)),
             "v_cvt_f32_u32": lambda: u(1).astype(F32), "v_cvt_f32_i32": lambda: i(1).astype(F32),
-            "v_cvt_f32_f64": lambda: d(1).astype(F32), "v_rcp_iflag_f32": lambda: F32(1) / f(1), "v_rcp_f32": lambda: F32(1) / f(1),
+            "v_cvt_f32_f64": lambda: d(1).astype(F32), "v_rcp_iflag_f32": lambda: F32(1) / f(1),
+            "v_rcp_f32": lambda: F32(1) / f(1),
             "v_cvt_f32_ubyte0": lambda: (u(1) & U32(255)).astype(F32),
-            "v_cvt_f32_f16": lambda: (u(1) & U32(0xFFFF)).astype(np.uint16).view(np.float16).astype(F32),
+            "v_cvt_f32_f16": lambda: (u(1) & U32(0xFFFF)).astype(np.uint16).view(
+                np.float16).astype(F32),
             "v_ldexp_f32": lambda: np.ldexp(f(1), i(2)), "v_trunc_f32": lambda: np.trunc(f(1)),
             "v_max3_f32": lambda: np.fmax(np.fmax(f(1), f(2)), f(3)),
         }
@@ -181,7 +207,8 @@ class Vector:
 
     @staticmethod
     def fused(a, b, c):
-        # The product is exact in binary64; its sum is rounded to odd, which the second rounding needs.
+        # The product is exact in binary64; its sum is rounded to odd, which the second rounding
+        # needs.
         p, c = a.astype(F64) * b.astype(F64), c.astype(F64)
         s = p + c
         back = s - p
@@ -193,7 +220,8 @@ class Vector:
 
     def packed(self, w, b, o, m):
         count = len(o) - 1
-        low, high = self.list_of(m, "op_sel", [0] * count), self.list_of(m, "op_sel_hi", [1] * count)
+        low = self.list_of(m, "op_sel", [0] * count)
+        high = self.list_of(m, "op_sel_hi", [1] * count)
         if b == "v_pk_mov_b32":
             x, y = self.u(w, o[1], low[0]), self.u(w, o[2], low[1] if "op_sel" in m else 0)
             if "op_sel_hi" in m:
@@ -209,7 +237,8 @@ class Vector:
                 wide_register = self.register(o[1 + k])
                 value = self.u(w, o[1 + k], select[k] if wide_register else 0).view(F32)
                 x.append(-value if sign[k] else value)
-            results.append(self.fused(*x) if "fma" in b else x[0] + x[1] if "add" in b else x[0] * x[1])
+            results.append(self.fused(*x) if "fma" in b else x[0] + x[1] if "add" in b
+                           else x[0] * x[1])
         for k in range(2):
             self.set(w, o[0], results[k].astype(F32).view(U32), k)
 
@@ -233,10 +262,12 @@ class Vector:
         a, c, a_scale, c_scale = operand(1), operand(2), scale(4, 0), scale(5, 1)
         count = size * size // LANES
         lanes = np.arange(LANES)
-        rows = [4 * (lanes // 16) + q if size == 16 else 8 * (q // 4) + 4 * (lanes // 32) + q % 4 for q in range(count)]
+        rows = [4 * (lanes // 16) + q if size == 16
+                else 8 * (q // 4) + 4 * (lanes // 32) + q % 4 for q in range(count)]
         total = np.zeros((size, size), F32)
         for q in range(count):
-            total[rows[q], lanes % size] = self.u(w, o[3], q).view(F32) if self.register(o[3]) else F32(0)
+            total[rows[q], lanes % size] = (self.u(w, o[3], q).view(F32) if self.register(o[3])
+                                            else F32(0))
         for block in range(depth // 32):
             products = a[block] @ c[block].T * np.outer(a_scale[block], c_scale[block])
             total = (total.astype(F64) + products).astype(F32)

@@ -20,8 +20,8 @@ import numpy as np
 from gfx950_interpreter import Program
 from gfx950_state import E2M1, Fault, Memory, bf16_rne
 
-FLAGS = ("-x hip --offload-arch=gfx950 --cuda-device-only --no-gpu-bundle-output -nogpulib -nogpuinc "
-         "-mcode-object-version=5 -std=c++17 -O3 -ffp-contract=off").split()
+FLAGS = ("-x hip --offload-arch=gfx950 --cuda-device-only --no-gpu-bundle-output -nogpulib "
+         "-nogpuinc -mcode-object-version=5 -std=c++17 -O3 -ffp-contract=off").split()
 
 
 def tensor(data=0, scales=0, ld=0, scale_ld=0):
@@ -52,7 +52,8 @@ class Object:
     def find_descriptor(self, elf):
         section_at, = struct.unpack_from("<Q", elf, 40)
         size, count = struct.unpack_from("<HH", elf, 58)
-        sections = [struct.unpack_from("<IIQQQQIIQQ", elf, section_at + size * i) for i in range(count)]
+        sections = [struct.unpack_from("<IIQQQQIIQQ", elf, section_at + size * i)
+                    for i in range(count)]
         for kind_section in sections:
             if kind_section[1] != 11:  # SHT_DYNSYM
                 continue
@@ -96,8 +97,8 @@ class Object:
 
 def steps_of(qturn, *words):
     """The flat texts of a problem's steps, by their kind."""
-    text = subprocess.run([qturn, "emit", "--flat", "--target", "gfx950", *words], capture_output=True, text=True,
-                          check=True).stdout
+    text = subprocess.run([qturn, "emit", "--flat", "--target", "gfx950", *words],
+                          capture_output=True, text=True, check=True).stdout
     parts = text.split("// ==== ")[1:]
     return {part.split("\n", 1)[0]: part.split("\n", 1)[1] for part in parts}
 
@@ -111,7 +112,8 @@ def config_of(text, name):
 
 
 def operand(random, rows, k):
-    """Codes and scales in rows of whole stages, so that they come by copies; the last stage may not."""
+    """Codes and scales in rows of whole stages, so that they come by copies; the last stage may
+    not."""
     width = -(-k // 128) * 128
     codes = random.integers(0, 256, (rows, width // 2), dtype=np.uint8)
     return codes, random.integers(122, 130, (rows, width // 32), dtype=np.uint8)
@@ -128,12 +130,15 @@ def run_product(qturn, folder, random, m, n, k):
     kernel = Object(text, entry_of(text), folder)
     (a, a_scales), (b, b_scales) = operand(random, m, k), operand(random, n, k)
     memory = Memory()
-    place = [memory.allocate(x) for x in (a, a_scales, b, b_scales, np.full((m, n), 0xFFFF, np.uint16))]
+    result = np.full((m, n), 0xFFFF, np.uint16)
+    place = [memory.allocate(x) for x in (a, a_scales, b, b_scales, result)]
     tile_m, tile_n, stages = (config_of(text, x) for x in ("tile_m", "tile_n", "stages"))
-    lds = stages * ((tile_m + tile_n) * 64 + sum((rows + 63) // 64 * 256 for rows in (tile_m, tile_n)))
+    scales_bytes = sum((rows + 63) // 64 * 256 for rows in (tile_m, tile_n))
+    lds = stages * ((tile_m + tile_n) * 64 + scales_bytes)
     width = a.shape[1] * 2
     args = arguments(m, n, k, tensor(place[0], place[1], width, width // 32),
-                     tensor(place[2], place[3], width, width // 32), tensor(), tensor(place[4], 0, n, 0))
+                     tensor(place[2], place[3], width, width // 32), tensor(),
+                     tensor(place[4], 0, n, 0))
     grid = (-(-m // tile_m) * -(-n // tile_n), 1, 1)
     count, seconds = kernel.run(memory, grid, 256, args, lds)
     want = bf16_rne((values_of(a, a_scales, k) @ values_of(b, b_scales, k).T).astype(np.float32))
@@ -159,8 +164,10 @@ def run_quantize(qturn, folder, random, m, k, g):
     x16 = bf16_rne(x).astype(np.uint16)
     x = (x16.astype(np.uint32) << np.uint32(16)).view(np.float32).reshape(m, k)
     memory = Memory()
-    place = [memory.allocate(y) for y in (x16, np.full((m, k // 2), 255, np.uint8), np.full((m, k // 32), 255, np.uint8))]
-    args = arguments(m, 0, k, tensor(place[0], 0, k, 0), tensor(), tensor(), tensor(place[1], place[2], k, k // 32))
+    place = [memory.allocate(y) for y in (x16, np.full((m, k // 2), 255, np.uint8),
+                                          np.full((m, k // 32), 255, np.uint8))]
+    args = arguments(m, 0, k, tensor(place[0], 0, k, 0), tensor(), tensor(),
+                     tensor(place[1], place[2], k, k // 32))
     threads = config_of(text, "threads")
     blocks = -(-(256 * k // 32) // (2 * threads))
     count, seconds = kernel.run(memory, (-(-m // 256) * blocks, 1, 1), threads, args, 0)
@@ -176,7 +183,8 @@ def run_quantize(qturn, folder, random, m, k, g):
     code = code.reshape(m, k)
     codes = memory.read(place[1], m * k // 2).reshape(m, k // 2)
     scales = memory.read(place[2], m * k // 32).reshape(m, k // 32)
-    wrong = int((codes != (code[:, 0::2] | code[:, 1::2] << 4)).sum()) + int((scales != exponent + 127).sum())
+    wrong = int((codes != (code[:, 0::2] | code[:, 1::2] << 4)).sum())
+    wrong += int((scales != exponent + 127).sum())
     return kernel, count, seconds, wrong, codes.size + scales.size
 
 
@@ -187,11 +195,12 @@ def main():
             return 77
     qturn, random, failed = sys.argv[1], np.random.default_rng(1), False
     with tempfile.TemporaryDirectory() as folder:
-        for run, shape in ((run_quantize, (5, 320, 32)), (run_quantize, (3, 256, 128)), (run_product, (70, 96, 416)),
-                           (run_product, (16, 130, 672)), (run_product, (200, 150, 128))):
+        for run, shape in ((run_quantize, (5, 320, 32)), (run_quantize, (3, 256, 128)),
+                           (run_product, (70, 96, 416)), (run_product, (16, 130, 672)),
+                           (run_product, (200, 150, 128))):
             kernel, count, seconds, wrong, of = run(qturn, folder, random, *shape)
-            print(f"{kernel.entry} {'x'.join(map(str, shape))}: {count} wave instructions in {seconds:.1f} s, "
-                  f"{wrong} of {of} differ")
+            print(f"{kernel.entry} {'x'.join(map(str, shape))}: {count} wave instructions in "
+                  f"{seconds:.1f} s, {wrong} of {of} differ")
             failed = failed or wrong > 0
     return 1 if failed else 0
 

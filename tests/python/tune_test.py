@@ -102,13 +102,13 @@ echo 'qturn: no memory' >&2; exit 1"""):
         line = '{"problem":"p","layers":"problem 1","answer":"default"}'
         with self.double(f"""trap 'echo interrupted > {seen}; exit 130' INT
 echo '{line}'
-for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do sleep 0.1; done"""):
+i=0; while [ $i -lt 200 ]; do sleep 0.1; i=$((i + 1)); done"""):
             def progress(event):
                 raise LookupError("enough")
             begin = time.monotonic()
             with self.assertRaisesRegex(LookupError, "enough"):
                 quarterturn.tune(problem(), progress=progress)
-        self.assertLess(time.monotonic() - begin, 1.5)
+        self.assertLess(time.monotonic() - begin, 15)
         self.assertEqual(seen.read_text(), "interrupted\n")
         self.assertEqual(signal.getsignal(signal.SIGINT), signal.default_int_handler)
         self.assertEqual(threading.active_count(), 1)
