@@ -492,8 +492,9 @@ def hadamard_gemm(a, b, noise=None, *, rotation=32, rounding="rne", scale_rule="
                   signs="none", dtype=None, contract="exact", spread="any", alpha=1.0):
     index = a.get_device()
     dtype = dtype or a.dtype
-    key = ("hadamard_gemm", a.shape, b.shape, a.dtype, b.dtype, index, b.get_device(), a.stride(),
-           b.stride(), rotation, rounding, scale_rule, signs, dtype, contract, spread, alpha)
+    key = ("hadamard_gemm", a.shape, b.shape, a.dtype, b.dtype, index, b.get_device(),
+           a.is_contiguous() or a.stride(), b.is_contiguous() or b.stride(), rotation, rounding,
+           scale_rule, signs, dtype, contract, spread, alpha)
     call = _CALLS.get(key) or _hadamard_gemm_at(key, a, b, rotation, rounding, scale_rule, signs,
                                                 dtype, contract, spread, alpha)
     draws = drawn(a, noise, None, X, rounding, signs) if call.draws else None
@@ -539,6 +540,29 @@ def register(name, kernel, fake, library=_LIBRARY):
     torch.library.register_fake(f"quarterturn::{name}", fake, lib=library)
 
 
+class _Shortcut:
+    """A library to register an operator's autograd in: a call that needs none, and that the
+    dispatcher would hand to a device's kernel next, goes there at once."""
+
+    _KEYS = {getattr(torch._C.DispatchKey, name) for name in ("CPU", "CUDA")}
+
+    def __init__(self, kernel):
+        self._kernel = kernel
+
+    def impl(self, name, general, key, **options):
+        kernel, device_keys, c = self._kernel, self._KEYS, torch._C
+
+        def differentiable(keyset, *args, **kwargs):
+            if not (c.is_grad_enabled() and c._any_requires_grad(*args)) and (
+                    (keyset & c._after_autograd_keyset).highestPriorityTypeId() in device_keys):
+                return kernel(*args, **kwargs)
+            return general(keyset, *args, **kwargs)
+
+        known = all(hasattr(c, part) for part in (
+            "is_grad_enabled", "_any_requires_grad", "_after_autograd_keyset"))
+        _LIBRARY.impl(name, differentiable if known else general, key, **options)
+
+
 register("quantize", quantize, _quantize_fake)
 register("quantize_both", quantize_both, _quantize_both_fake)
 register("dequantize", dequantize, _dequantize_fake)
@@ -550,4 +574,4 @@ for _name in ("quantize", "quantize_both", "dequantize", "gemm_add_"):
 register("weight_gemm", weight_gemm, _weight_gemm_fake)
 register("hadamard_gemm", hadamard_gemm, _hadamard_gemm_fake)
 torch.library.register_autograd("quarterturn::hadamard_gemm", _hadamard_gemm_backward,
-                                setup_context=_hadamard_gemm_context, lib=_LIBRARY)
+                                setup_context=_hadamard_gemm_context, lib=_Shortcut(hadamard_gemm))
