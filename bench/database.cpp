@@ -177,7 +177,7 @@ void time_readers(const std::string& path, const Scale& scale) {
         best_of(5, [&] { must(db.trials(problem(7), env().target, env().performance_class)); }));
   print("the latest 200 trials", best_of(5, [&] { must(db.recent_trials(env().target, 200)); }));
   print("whether a family was admitted",
-        best_of(5, [&] { must(db.has_admission("cuda_gemm_int8", 1, env().target)); }));
+        best_of(5, [&] { must(db.has_admission("cuda_gemm_int8", 1, env())); }));
   print("problems to decide", best_of(1, [&] { must(db.undecided()); }));
 }
 

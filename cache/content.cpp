@@ -142,7 +142,8 @@ Status attach_copy(Connection& into, Connection& from) {
 
 Status detach_copy(Connection& into) { return into.execute("DETACH source"); }
 
-Status add_source(Connection& connection, TrialRows trials, MissRows misses, Notes notes) {
+Status add_source(Connection& connection, TrialRows trials, MissRows misses, Notes notes,
+                  SimulatedRows simulated) {
   // Ids are local to a file: each table of names gives a map from the source's ids to ours.
   const auto map = [](const std::string& table, const std::string& columns,
                       const std::string& identity) {
@@ -161,6 +162,11 @@ Status add_source(Connection& connection, TrialRows trials, MissRows misses, Not
       "FROM source.plan_step s JOIN temp.map_plan p ON p.old = s.plan_id "
       "JOIN temp.map_variant v ON v.old = s.variant_id;";
 
+  const auto is_taken = [simulated](const char* column) {
+    if (simulated == SimulatedRows::kept) return std::string("true");
+    return fmt::format("substr({}, 1, {}) <> '{}'", column, kSimulatedClass.size(),
+                       kSimulatedClass);
+  };
   const std::string fields = rows::trial_fields("");
   // Admissions go with a snapshot even without its timings: they let a family serve.
   const std::string trial = fmt::format(
@@ -169,27 +175,29 @@ Status add_source(Connection& connection, TrialRows trials, MissRows misses, Not
       "FROM source.trial t JOIN source.env e ON e.id = t.env_id "
       "JOIN temp.map_problem mp ON mp.old = t.problem_id "
       "JOIN temp.map_plan ml ON ml.old = t.plan_id JOIN temp.map_env me ON me.old = t.env_id "
-      "WHERE {} AND {} ORDER BY t.uuid ON CONFLICT(uuid) DO UPDATE SET detail = excluded.detail "
+      "WHERE {} AND {} AND {} ORDER BY t.uuid ON CONFLICT(uuid) DO UPDATE SET detail = "
+      "excluded.detail "
       "WHERE excluded.detail > detail;",
       fields, rows::trial_fields("t."), notes == Notes::kept ? "t.detail" : "''",
       notes == Notes::kept ? "true" : rows::live_trial("source"),
-      trials == TrialRows::included ? "true" : "t.kind = 1");
+      trials == TrialRows::included ? "true" : "t.kind = 1", is_taken("e.class"));
 
   const std::string quarantine = fmt::format(
       "INSERT INTO main.quarantine SELECT subject, problem, target, class, compiler, reason, "
-      "count, first, last, {} FROM source.quarantine WHERE true ON CONFLICT DO UPDATE SET "
+      "count, first, last, {} FROM source.quarantine WHERE {} ON CONFLICT DO UPDATE SET "
       "count = max(count, excluded.count), first = min(first, excluded.first), "
       "last = max(last, excluded.last), detail = max(detail, excluded.detail);",
-      notes == Notes::kept ? "detail" : "''");
+      notes == Notes::kept ? "detail" : "''", is_taken("class"));
   const std::string tombstone = fmt::format(
       "INSERT INTO main.tombstone SELECT kind, subject, at, {} FROM source.tombstone WHERE true "
       "ON CONFLICT DO UPDATE SET at = excluded.at, reason = excluded.reason "
       "WHERE excluded.at < at OR (excluded.at = at AND excluded.reason > reason);",
       notes == Notes::kept ? "reason" : "''");
-  const std::string miss =
+  const std::string miss = fmt::format(
       "INSERT INTO main.miss SELECT problem, target, class, source, calls, ns FROM source.miss "
-      "WHERE true ON CONFLICT DO UPDATE SET calls = max(calls, excluded.calls), "
-      "ns = max(ns, excluded.ns);";
+      "WHERE {} ON CONFLICT DO UPDATE SET calls = max(calls, excluded.calls), "
+      "ns = max(ns, excluded.ns);",
+      is_taken("class"));
 
   return connection.execute(names + trial + quarantine + tombstone +
                             (misses == MissRows::included ? miss : ""));

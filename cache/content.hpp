@@ -20,9 +20,12 @@ Status attach_copy(sqlite::Connection& into, sqlite::Connection& from);
 Status detach_copy(sqlite::Connection& into);
 
 enum class Notes { kept, left_out };
+/// Whether what simulated devices left goes along.
+enum class SimulatedRows { kept, left_out };
 
 /// Adds the immutable rows of "source" to the main schema: a union. Inside a transaction.
-Status add_source(sqlite::Connection& connection, TrialRows trials, MissRows misses, Notes notes);
+Status add_source(sqlite::Connection& connection, TrialRows trials, MissRows misses, Notes notes,
+                  SimulatedRows simulated);
 /// The winners as well, for a copy.
 Status add_source_winners(sqlite::Connection& connection);
 

@@ -176,15 +176,16 @@ Result<std::vector<Undecided>> Database::measured() {
 }
 
 Result<bool> Database::has_admission(std::string_view family, std::int32_t revision,
-                                     std::string_view target) {
+                                     const Env& here) {
   bool found = false;
   Status status = state().read([&](Connection& c) {
     static const std::string sql = fmt::format(
         "SELECT 1 FROM env e JOIN trial t ON t.env_id = e.id AND t.kind = 1 AND t.status = 0 "
         "JOIN plan_step s ON s.plan_id = t.plan_id JOIN variant v ON v.id = s.variant_id "
-        "WHERE e.target = ? AND v.family = ? AND v.revision = ? AND {} LIMIT 1",
+        "WHERE e.target = ? AND e.class = ? AND e.compiler = ? AND v.family = ? "
+        "AND v.revision = ? AND {} LIMIT 1",
         rows::live_trial("main"));
-    Query query(c, sql, target, family, revision);
+    Query query(c, sql, here.target, here.performance_class, here.compiler, family, revision);
     found = query.next();
     return query.status();
   });

@@ -59,6 +59,7 @@ struct MergeReport {
   std::int64_t trials = 0;      ///< new here
   std::int64_t known = 0;       ///< were here already
   std::int64_t conflicts = 0;   ///< same UUID, other content: this file's row was kept
+  std::int64_t simulated = 0;   ///< trials of simulated devices, which are never taken
   std::int64_t tombstones = 0;  ///< new here
   std::int64_t quarantined = 0;
 };
@@ -159,9 +160,9 @@ class Database {
   Result<std::vector<Trial>> recent_trials(std::string_view target, std::size_t limit);
   /// Every problem and class with trials that are evidence.
   Result<std::vector<Undecided>> measured();
-  /// Whether an admission trial of this family and revision on this target ended ok.
-  Result<bool> has_admission(std::string_view family, std::int32_t revision,
-                             std::string_view target);
+  /// Whether an admission trial of this family and revision ended ok on such a device: of the same
+  /// target and class, under the same compiler.
+  Result<bool> has_admission(std::string_view family, std::int32_t revision, const Env& here);
   Status add_tombstone(const Tombstone& tombstone);
   /// In a fixed order.
   Result<std::vector<Tombstone>> tombstones();
@@ -187,8 +188,8 @@ class Database {
   // ---- quarantine ----
   /// Repeats add to count and renew last.
   Status add_quarantine(const Quarantine& entry);
-  /// The first reason not to run a plan: the plan itself or one of its variants, for this problem
-  /// or for all, on this target and class, under exactly this compiler.
+  /// The first reason not to run a plan: the plan itself, one of its variants or one of their
+  /// families, for this problem or for all, on this target and class, under exactly this compiler.
   Result<std::optional<Quarantine>> quarantine_of(const Plan& plan, std::string_view problem,
                                                   const Env& here);
   Result<std::vector<Quarantine>> quarantine();
@@ -218,8 +219,9 @@ class Database {
   /// Every fault found, one a line: pages, foreign keys, row checksums, unknown schema objects.
   /// Empty: sound. Reads everything.
   Result<std::vector<std::string>> check();
-  /// Union of the immutable rows of another file, in one transaction; winners are not merged, see
-  /// undecided(). The source is opened as a snapshot when nobody has it open, and never changed.
+  /// Union of the immutable rows of another file, in one transaction, without what simulated
+  /// devices left; winners are not merged, see undecided(). The source is opened as a snapshot when
+  /// nobody has it open, and never changed.
   Result<MergeReport> merge(const std::string& from);
   /// Keeps every winner with the trials of its plan. Other trials go the way that tombstones take
   /// them: a merge from a file that still has them does not bring them back into any decision.

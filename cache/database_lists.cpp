@@ -56,7 +56,9 @@ Result<std::optional<Quarantine>> Database::quarantine_of(const Plan& plan,
                                                           std::string_view problem,
                                                           const Env& here) {
   std::vector<std::string> subjects{plan.text()};
-  for (const auto& step : plan.steps) subjects.push_back(step.variant.text());
+  for (const auto& step : plan.steps)
+    for (auto& subject : {step.variant.text(), step.variant.family_text()})
+      subjects.push_back(subject);
   std::optional<Quarantine> out;
   Status status = state().read([&](Connection& c) {
     out.reset();

@@ -107,13 +107,21 @@ Result<MergeReport> Database::merge(const std::string& from) {
         const auto conflicts = c.integer(
             "SELECT count(*) FROM source.trial s JOIN main.trial m USING(uuid) "
             "WHERE s.checksum <> m.checksum");
+        const auto simulated = c.integer(
+            fmt::format("SELECT count(*) FROM source.trial t JOIN source.env e ON e.id = t.env_id "
+                        "WHERE substr(e.class, 1, {}) = '{}'",
+                        kSimulatedClass.size(), kSimulatedClass));
         if (done.ok()) done = conflicts.status();
-        if (done.ok()) done = add_source(c, TrialRows::included, MissRows::included, Notes::kept);
+        if (done.ok()) done = simulated.status();
+        if (done.ok())
+          done = add_source(c, TrialRows::included, MissRows::included, Notes::kept,
+                            SimulatedRows::left_out);
         if (done.ok()) done = c.execute(drop_maps);
         if (done.ok()) done = count(c, "main", after);
         if (!done.ok()) return done;
         report.trials = after.trials - before.trials;
-        report.known = given.trials - report.trials;
+        report.simulated = *simulated;
+        report.known = given.trials - report.trials - report.simulated;
         report.conflicts = *conflicts;
         report.tombstones = after.tombstones - before.tombstones;
         report.quarantined = after.quarantined - before.quarantined;
@@ -148,7 +156,8 @@ Result<Digest> Database::export_snapshot(const std::string& path, const Snapshot
     }
     Transaction transaction(c, Transaction::Kind::immediate);
     status = transaction.status();
-    if (status.ok()) status = add_source(c, options.trials, options.misses, Notes::left_out);
+    if (status.ok())
+      status = add_source(c, options.trials, options.misses, Notes::left_out, SimulatedRows::kept);
     if (status.ok()) status = add_source_winners(c);
     if (status.ok()) status = c.execute(drop_maps);
     // Copies of a snapshot must not share the UUID that misses are counted by.

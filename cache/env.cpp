@@ -62,7 +62,9 @@ Digest Env::hash() const { return sha256(text()); }
 Validity compare(const Env& stored, const Env& here) {
   if (stored.target.empty() || !same(stored.target, here.target)) return Validity::foreign;
   if (stored.performance_class.empty() || !same(stored.performance_class, here.performance_class))
-    return Validity::borrowed;
+    return is_simulated(stored.performance_class) || is_simulated(here.performance_class)
+               ? Validity::foreign
+               : Validity::borrowed;
   const bool current = same(stored.driver, here.driver) && same(stored.toolkit, here.toolkit) &&
                        same(stored.compiler, here.compiler) && same(stored.library, here.library);
   return current ? Validity::valid : Validity::stale;

@@ -42,12 +42,19 @@ struct Env {
   Digest hash() const;
 };
 
+/// A class that begins so is of simulated devices: what they measured says nothing of real ones,
+/// and goes into no database of real ones (Database::merge, import_json).
+inline constexpr std::string_view kSimulatedClass = "simulated ";
+inline bool is_simulated(std::string_view performance_class) {
+  return performance_class.starts_with(kSimulatedClass);
+}
+
 /// How an answer measured in `stored` serves a device that is `here`.
 enum class Validity {
   valid,
   stale,     ///< other driver, toolkit, compiler or library: serve it, and check it again
   borrowed,  ///< other performance class: usable, its speed is not known
-  foreign,   ///< other target: must not be used
+  foreign,   ///< other target, or a simulated device's: must not be used
 };
 
 Validity compare(const Env& stored, const Env& here);

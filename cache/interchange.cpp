@@ -377,6 +377,13 @@ Result<std::string> to_json(Database& database, TrialRows wanted) {
 Result<ImportReport> import_json(Database& database, std::string_view given, Winners policy) {
   auto content = parse(given);
   if (!content.ok()) return content.status();
+  // What simulated devices measured goes into no other database.
+  std::erase_if(content->trials,
+                [](const Trial& one) { return is_simulated(one.env->performance_class); });
+  std::erase_if(content->winners,
+                [](const Winner& one) { return is_simulated(one.env->performance_class); });
+  std::erase_if(content->quarantine,
+                [](const Quarantine& one) { return is_simulated(one.performance_class); });
   ImportReport report;
   report.trials = static_cast<std::int64_t>(content->trials.size());
   report.winners = static_cast<std::int64_t>(content->winners.size());

@@ -124,10 +124,10 @@ enum class QuarantineReason : std::int32_t {
 };
 std::string_view quarantine_reason_name(QuarantineReason reason);
 
-/// A plan or variant that must not be tried again. It holds for one compiler identity only, so a
-/// new compiler or driver gives it another chance.
+/// A plan, a variant or a family that must not be tried again. It holds for one compiler identity
+/// only, so a new compiler or driver gives it another chance.
 struct Quarantine {
-  std::string subject;            ///< Plan::text() or Variant::text()
+  std::string subject;            ///< Plan::text(), Variant::text() or Variant::family_text()
   std::string problem;            ///< Problem::key(); empty: for every problem
   std::string target;             ///< Target::key()
   std::string performance_class;  ///< empty: for every class of the target

@@ -34,6 +34,11 @@ const Family* find_family(std::string_view name) {
   return nullptr;
 }
 
+Family::Evidence Family::evidence(const Target& target) const {
+  const bool has_run = target.vendor == Vendor::cpu || target.arch == "sm_90a";
+  return has_run ? Evidence::hardware : Evidence::simulated;
+}
+
 Variant Family::default_variant(const Problem& problem, const Target& target) const {
   Variant variant{std::string(name()), revision(), {}};
   for (const auto& parameter : parameters(problem, target))

@@ -100,12 +100,12 @@ class Family {
   virtual std::int32_t revision() const = 0;
   virtual Vendor vendor() const = 0;
 
-  /// What is known of the family: `hardware`, it has run on what it is for; `simulated`, it was
-  /// compiled for that, and executed by simulated primitives alone. Where another family computes a
-  /// problem too, the heuristic does not serve simulated ones; a tuned plan was admitted on its
-  /// device.
+  /// What this project knows of the family on a target: `hardware`, its tests have run there;
+  /// `simulated`, it was compiled for the target and executed by simulated primitives alone. On
+  /// such a target nothing of the family serves before its device has proved it
+  /// (runtime/proofs.hpp).
   enum class Evidence { hardware, simulated };
-  virtual Evidence evidence() const { return Evidence::hardware; }
+  virtual Evidence evidence(const Target& target) const;
 
   /// Why this family cannot compute `problem` on `target` at all; empty when it can.
   virtual std::string refuses(const Problem& problem, const Target& target) const = 0;

@@ -203,13 +203,7 @@ struct Choice {
   double cost;
 };
 
-// The order in which the heuristic serves: families that have run on hardware first, then by cost.
-bool served_before(const Choice& x, const Choice& y) {
-  const auto rank = [](const Choice& c) {
-    return std::pair(c.family->evidence() == Family::Evidence::simulated, c.cost);
-  };
-  return rank(x) < rank(y);
-}
+bool costs_less(const Choice& x, const Choice& y) { return x.cost < y.cost; }
 
 std::vector<Choice> choices(const Problem& p, const Target& t, std::vector<std::string>* reasons) {
   std::vector<Choice> out;
@@ -218,7 +212,7 @@ std::vector<Choice> choices(const Problem& p, const Target& t, std::vector<std::
       const double cost = family->predicted_cost(p, t, variant);
       out.push_back({family, std::move(variant), cost});
     }
-  std::stable_sort(out.begin(), out.end(), served_before);
+  std::stable_sort(out.begin(), out.end(), costs_less);
   return out;
 }
 
@@ -305,9 +299,8 @@ std::vector<Plan> enumerate(const Problem& p, const Target& t, std::size_t limit
     if (p.op == Op::gemm)
       ranked.erase(ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(whole));
   }
-  std::stable_sort(ranked.begin(), ranked.end(), [](const Ranked& x, const Ranked& y) {
-    return served_before(x.choice, y.choice);
-  });
+  std::stable_sort(ranked.begin(), ranked.end(),
+                   [](const Ranked& x, const Ranked& y) { return costs_less(x.choice, y.choice); });
   // Every GEMM first with its best preparation, then the preparations varied around the best GEMM.
   for (std::size_t i = 0; i < ranked.size() && out.size() < limit; ++i) {
     if (ranked[i].whole)

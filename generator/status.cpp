@@ -46,6 +46,8 @@ std::string_view code_name(Code code) {
       return "rejected";
     case Code::quarantined:
       return "quarantined";
+    case Code::unproven:
+      return "unproven";
     case Code::miss:
       return "miss";
     case Code::not_ours:

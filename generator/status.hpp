@@ -33,6 +33,7 @@ enum class Code : std::int32_t {
   compile_timeout = 301,
   rejected = 302,  ///< compiled, but spills, serialised or failed admission
   quarantined = 303,
+  unproven = 304,       ///< nothing shows that its kernels compute rightly on such a device
   miss = 400,           ///< nothing stored for the key, and the miss policy is `error`
   not_ours = 401,       ///< a file that is not a Quarterturn file: left untouched
   newer_version = 402,  ///< written by a newer Quarterturn: left untouched

@@ -37,6 +37,8 @@ Status for_each_part(std::string_view text, char separator, Visit visit) {
 
 }  // namespace
 
+std::string Variant::family_text() const { return fmt::format("{}/{}", family, revision); }
+
 std::int64_t Variant::value(const std::string& name, std::int64_t fallback) const {
   const auto found = values.find(name);
   return found == values.end() ? fallback : found->second;

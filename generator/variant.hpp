@@ -25,6 +25,8 @@ struct Variant {
 
   /// "cpu_gemm/1{tile_m=8,tile_n=32}"
   std::string text() const;
+  /// "cpu_gemm/1": what is known of all its variants is kept under this name.
+  std::string family_text() const;
 };
 
 Result<Variant> parse_variant(std::string_view text);

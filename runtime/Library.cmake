@@ -22,7 +22,7 @@ else()
                                            $<BUILD_INTERFACE:qturn_sodium> $<INSTALL_INTERFACE:sodium>)
 endif()
 
-# Programs that the library starts lie where find_worker() looks.
+# Programs that the library starts lie where find_program() looks.
 set(helpers quarterturn-worker quarterturn-nvrtc quarterturn-hiprtc)
 install(TARGETS ${helpers} RUNTIME DESTINATION "${CMAKE_INSTALL_LIBEXECDIR}/quarterturn"
                                    COMPONENT quarterturn)

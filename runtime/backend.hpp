@@ -73,6 +73,8 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual const DeviceInfo& device() const = 0;
+  /// Ok where kernels run; else why code is compiled for this device and cannot be tried.
+  virtual Status usable() const { return {}; }
 
   /// Compiles in a worker process, or finds the code in the store; never both at once for one key.
   virtual Result<Binary> compile(const Source& source) = 0;

@@ -59,13 +59,14 @@ Result<Context::Choice> Context::choose(const Problem& problem) {
 Result<Context::Choice> Context::choose_from(const LookupTable& table, const Problem& problem) {
   for (const auto& [answer, match] : table.candidates(problem)) {
     if (is_disabled(answer->plan) ||
-        !check_plan(problem, backend_->device().target, answer->plan).ok())
+        !check_plan(problem, backend_->device().target, answer->plan).ok() ||
+        !proofs_->allows(answer->plan).ok())
       continue;
     const auto held = database_->quarantine_of(answer->plan, problem.key(), env_);
     if (held.ok() && held->has_value()) continue;
     return Choice{answer->plan, match, answer->place};
   }
-  auto plans = enabled_plans(problem, 1);
+  auto plans = servable_plans(problem, 1);
   if (plans.empty()) return supports(problem);
   return Choice{std::move(plans.front()), Match::heuristic, {}};
 }

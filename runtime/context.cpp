@@ -110,9 +110,13 @@ Result<std::shared_ptr<Context>> Context::create(ContextOptions options) {
   out->backend_ = std::move(options.backend);
   if (auto status = out->open_device(); !status.ok()) return status;
 
+  // What a simulated device measures must not lie among real measurements.
+  if (is_simulated(out->env_.performance_class) && !out->locations_.database.empty())
+    out->locations_.database += ".simulated";
   auto database = Database::open(out->locations_.database);
   if (!database.ok()) return database.status();
   out->database_ = std::make_unique<Database>(std::move(*database));
+  out->open_proofs();
   if (const auto& path = out->settings_.text(Setting::lock); !path.empty()) {
     auto lock = read_lock(path);
     if (!lock.ok()) return lock.status();
@@ -166,6 +170,45 @@ Status Context::open_device() {
   return {};
 }
 
+void Context::open_proofs() {
+  Proofs::Place place{*database_,
+                      backend_->device().target,
+                      env_,
+                      backend_->usable().ok() ? Proofs::Device::present : Proofs::Device::missing,
+                      store_->folder(),
+                      settings_.list(Setting::snapshots),
+                      settings_.list(Setting::snapshot_keys),
+                      bundle_ ? bundle_->database_path() : std::string()};
+  Status why_not;
+  if (settings_.text(Setting::no_jit) == "1")
+    why_not = Status(Code::unproven,
+                     "with no_jit no process is started that could prove it. Let a process without "
+                     "no_jit prepare it, or `qturn tune` it, and serve from that database, a "
+                     "snapshot or a bundle of it");
+  proofs_ = std::make_unique<Proofs>(
+      std::move(place), settings_,
+      Prover(Worker(settings_.text(Setting::worker)), settings_.text(Setting::prover),
+             settings_for_child(), settings_.count(Setting::proof_seconds)),
+      std::move(why_not), log_,
+      [this](const Source& source) { return backend_->compile(source).status(); });
+}
+
+std::map<std::string, std::string> Context::settings_for_child() const {
+  std::map<std::string, std::string> out;
+  for (const auto& spec : setting_specs()) {
+    const auto& value = settings_.of(spec.id);
+    if (value.origin != SettingOrigin::standard) out[std::string(spec.name)] = value.text;
+  }
+  const DeviceInfo& device = backend_->device();
+  // The device that this context found, not one that the other process might find.
+  out["backend"] = device.target.vendor == Vendor::nvidia ? "cuda"
+                   : device.target.vendor == Vendor::amd  ? "hip"
+                                                          : "cpu";
+  out["device"] = fmt::format("{}", device.ordinal);
+  out["code_cache"] = store_->folder();
+  return out;
+}
+
 Context::~Context() { flush_misses(); }
 
 void Context::say(const std::vector<std::string>& notes) {
@@ -178,24 +221,40 @@ bool Context::is_disabled(const Plan& plan) const {
   });
 }
 
-std::vector<Plan> Context::enabled_plans(const Problem& problem, std::size_t limit) const {
+std::vector<Plan> Context::plans_without(const Problem& problem, std::size_t limit,
+                                         const std::function<bool(const Plan&)>& is_out) const {
   const Target& target = backend_->device().target;
-  if (settings_.text(Setting::disable).empty()) return plans(problem, target, limit);
   // Which families a plan uses shows only once it is put together.
-  for (std::size_t look = 64;; look *= 16) {
+  for (std::size_t look = std::max<std::size_t>(64, limit);; look *= 16) {
     auto all = plans(problem, target, look);
     const bool complete = all.size() < look || look >= kMostPlans;
-    std::erase_if(all, [this](const Plan& plan) { return is_disabled(plan); });
+    std::erase_if(all, is_out);
     if (all.size() > limit) all.resize(limit);
     if (complete || all.size() == limit) return all;
   }
 }
 
+std::vector<Plan> Context::enabled_plans(const Problem& problem, std::size_t limit) const {
+  if (settings_.text(Setting::disable).empty())
+    return plans(problem, backend_->device().target, limit);
+  return plans_without(problem, limit, [this](const Plan& plan) { return is_disabled(plan); });
+}
+
+std::vector<Plan> Context::servable_plans(const Problem& problem, std::size_t limit) const {
+  auto first = enabled_plans(problem, limit);
+  const auto is_out = [this](const Plan& plan) { return !proofs_->allows(plan).ok(); };
+  if (std::none_of(first.begin(), first.end(), is_out)) return first;
+  return plans_without(problem, limit,
+                       [&](const Plan& plan) { return is_disabled(plan) || is_out(plan); });
+}
+
 Status Context::supports(const Problem& problem) const {
   if (auto status = validate(problem); !status.ok()) return status;
-  if (!enabled_plans(problem, 1).empty()) return {};
+  if (!servable_plans(problem, 1).empty()) return {};
   auto plan = default_plan(problem, backend_->device().target);
   if (!plan.ok()) return plan.status();
+  if (const auto enabled = enabled_plans(problem, 1); !enabled.empty())
+    return proofs_->allows(enabled.front());
   return Status(Code::not_supported,
                 fmt::format("every family that computes this is disabled (QTURN_DISABLE = {}): {}",
                             settings_.text(Setting::disable), problem.key()));
@@ -256,7 +315,8 @@ Context::Built Context::try_plan(const Problem& problem, const Plan& plan) {
     return Status(Code::quarantined,
                   fmt::format("plan {} is in quarantine ({}): {}", plan.text(),
                               quarantine_reason_name((*held)->reason), (*held)->detail));
-  auto built = build(problem, plan);
+  const auto proved = proofs_->ensure(problem, plan);
+  auto built = proved.ok() ? build(problem, plan) : Built(proved);
   if (!built.ok() && is_the_plans_fault(built.status().code()))
     quarantine(problem, plan, built.status());
   return built;
@@ -281,13 +341,18 @@ std::optional<Context::Served> Context::stored_answer(const LookupTable& table,
 
 Context::Built Context::build_heuristic(const Problem& problem) {
   Status first;
-  for (const auto& plan : enabled_plans(problem, kHeuristicTries)) {
-    auto built = try_plan(problem, plan);
+  auto tries = servable_plans(problem, kHeuristicTries);
+  for (std::size_t i = 0; i < tries.size(); ++i) {
+    auto built = try_plan(problem, tries[i]);
     if (built.ok()) return built;
     if (first.ok()) first = built.status();
     // Without a compiler every plan fails alike, unless its code is stored.
-    if (!is_the_plans_fault(built.status().code()) && built.status().code() != Code::quarantined)
-      break;
+    const Code code = built.status().code();
+    if (!is_the_plans_fault(code) && code != Code::quarantined && code != Code::unproven) break;
+    if (proofs_->allows(tries[i]).ok()) continue;
+    // A family of it is out now, and with it more plans than this one.
+    tries = servable_plans(problem, kHeuristicTries);
+    i = static_cast<std::size_t>(-1);
   }
   if (first.ok()) first = supports(problem);
   if (first.ok()) first = Status(Code::internal, "a supported problem has no plan");
@@ -313,7 +378,7 @@ bool Context::is_at_hand(const Problem& problem, const Plan& plan) {
 }
 
 std::optional<Context::Served> Context::in_background(const Problem& problem) {
-  const auto wanted = enabled_plans(problem, 1);
+  const auto wanted = servable_plans(problem, 1);
   if (wanted.empty() || backend_->device().compiler.empty() || is_at_hand(problem, wanted[0]))
     return std::nullopt;
   auto now = prebuilt(problem);

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -24,6 +25,7 @@
 #include "runtime/lookup_table.hpp"
 #include "runtime/misses.hpp"
 #include "runtime/prepared_plan.hpp"
+#include "runtime/proofs.hpp"
 #include "runtime/settings.hpp"
 
 namespace quarterturn {
@@ -107,6 +109,12 @@ class Context {
 
   /// Plans for a problem by families that are not disabled, the default first.
   std::vector<Plan> enabled_plans(const Problem& problem, std::size_t limit) const;
+  /// Those of them that may serve here, or may be proved to.
+  std::vector<Plan> servable_plans(const Problem& problem, std::size_t limit) const;
+
+  Proofs& proofs() const { return *proofs_; }
+  /// Settings, by name, with which another process opens this device and finds its code.
+  std::map<std::string, std::string> settings_for_child() const;
 
   /// Rows that plans of this context have computed outside their kernels' windows. Waits for the
   /// device.
@@ -125,11 +133,14 @@ class Context {
 
   Status open_store();
   Status open_device();
+  void open_proofs();
+  std::vector<Plan> plans_without(const Problem& problem, std::size_t limit,
+                                  const std::function<bool(const Plan&)>& is_out) const;
 
   using Built = Result<std::shared_ptr<const Executable>>;
   bool is_disabled(const Plan& plan) const;
   Built build(const Problem& problem, const Plan& plan);
-  /// Builds unless quarantined; a plan that does not compile or load is quarantined.
+  /// Builds unless quarantined or unproven; a plan that does not compile or load is quarantined.
   Built try_plan(const Problem& problem, const Plan& plan);
   Built build_heuristic(const Problem& problem);
   /// What prepare found for a problem.
@@ -177,6 +188,7 @@ class Context {
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Database> database_;
   Env env_;
+  std::unique_ptr<Proofs> proofs_;
   std::optional<LockFile> lock_;
   std::optional<Bundle> bundle_;
   mutable Statistics statistics_;

@@ -1,5 +1,6 @@
 // Context::explain: how a problem would be served and by what right, as JSON for people and tools.
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "runtime/context.hpp"
 
@@ -42,21 +43,28 @@ Json plan_json(const Problem& problem, const Target& target, const Plan& plan) {
   return out;
 }
 
-// The plan that the heuristic passes over because its product has only been simulated.
-Json held_back(const Problem& problem, const Target& target, const Plan& served) {
-  constexpr std::size_t kMost = 4000;
-  const auto simulated = [](const Plan& plan) {
-    const Family* family = find_family(plan.main_step().variant.family);
-    return family && family->evidence() == Family::Evidence::simulated;
-  };
-  if (simulated(served)) return {};
-  for (const auto& plan : plans(problem, target, kMost))
-    if (simulated(plan))
-      return {{"plan", plan.text()},
-              {"reason",
-               "has been executed on a simulated machine only; it serves after `qturn tune` has "
-               "admitted and timed it on the device"}};
-  return {};
+// What shows that a plan's families compute rightly on the device, one row a family.
+Json proof_json(Proofs& proofs, const Plan& plan) {
+  Json out = Json::array();
+  std::set<std::string> named;
+  for (const auto& step : plan.steps) {
+    if (!named.insert(step.variant.family).second) continue;
+    const auto answer = proofs.state_of(step.variant);
+    Json row{{"family", step.variant.family}, {"state", proof_state_name(answer.state)}};
+    if (!answer.detail.empty()) row["detail"] = answer.detail;
+    out.push_back(std::move(row));
+  }
+  return out;
+}
+
+// The plan that would serve, had its families been proved.
+Json held_back(Proofs& proofs, const std::vector<Plan>& enabled, const Plan& served) {
+  if (enabled.empty() || enabled.front() == served) return {};
+  const auto why = proofs.allows(enabled.front());
+  if (why.ok()) return {};
+  return {{"plan", enabled.front().text()},
+          {"reason", why.message()},
+          {"proof", proof_json(proofs, enabled.front())}};
 }
 
 }  // namespace
@@ -88,6 +96,7 @@ std::string Context::explain(const Problem& problem) {
       if (const auto held = database_->quarantine_of(found.answer->plan, problem.key(), env_);
           held.ok() && held->has_value())
         fits = Status(Code::quarantined, "in quarantine: " + (*held)->detail);
+    if (fits.ok()) fits = proofs_->allows(found.answer->plan);
     row["usable"] = fits.ok();
     if (!fits.ok()) row["reason"] = fits.message();
     stored.push_back(std::move(row));
@@ -105,8 +114,10 @@ std::string Context::explain(const Problem& problem) {
     if (choice->held) out["held"] = true;  // of an earlier prepare: a reload keeps it
     out["steps"] = plan_json(problem, target, choice->plan);
     if (choice->match == Match::heuristic)
-      if (auto passed = held_back(problem, target, choice->plan); !passed.empty())
+      if (auto passed = held_back(*proofs_, enabled_plans(problem, 1), choice->plan);
+          !passed.empty())
         out["held_back"] = std::move(passed);
+    out["proof"] = proof_json(*proofs_, choice->plan);
   }
   out["stored"] = std::move(stored);
   return out.dump();

@@ -5,7 +5,13 @@
 #include <chrono>
 #include <filesystem>
 
+#include "cache/env.hpp"
+
 namespace quarterturn {
+
+std::string_view GpuBackend::class_prefix(const VendorLibrary& library) {
+  return library.symbol(kSimulatedDevices) ? kSimulatedClass : std::string_view();
+}
 
 Status GpuBackend::open() {
   const auto& wanted = description_.target;

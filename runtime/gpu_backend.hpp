@@ -8,8 +8,13 @@
 
 #include "runtime/backend.hpp"
 #include "runtime/stored_code.hpp"
+#include "runtime/vendor_library.hpp"
 
 namespace quarterturn {
+
+/// An entry, `const char* ()`, of libraries whose devices are simulated: their targets, in the
+/// order of ordinals, with spaces between them.
+inline constexpr const char* kSimulatedDevices = "qturn_simulated_devices";
 
 class GpuBackend : public Backend {
  public:
@@ -29,6 +34,7 @@ class GpuBackend : public Backend {
   Status open();
 
   const DeviceInfo& device() const override { return device_; }
+  Status usable() const override { return unavailable_; }
   Result<Binary> compile(const Source& source) override;
   bool has_code(const Source& source) override;
   Result<std::shared_ptr<const Kernel>> load(const Binary& binary, const Source& source) override;
@@ -54,6 +60,10 @@ class GpuBackend : public Backend {
   virtual Status refuse_capture() const = 0;
   virtual Result<std::shared_ptr<const Kernel>> load_code(const std::string& code,
                                                           const Source& source) = 0;
+
+  /// What the performance class of a library's devices begins with: kSimulatedClass where the
+  /// library says, by an entry that no vendor's has, that its devices are simulated.
+  static std::string_view class_prefix(const VendorLibrary& library);
 
   bool has_own_target() const { return !description_.target.empty(); }
 

@@ -50,6 +50,7 @@ Result<std::unique_ptr<Backend>> open_cuda(const Settings& settings,
   options.ordinal = static_cast<std::int32_t>(settings.count(Setting::device));
   if (const auto& target = settings.text(Setting::target); target.rfind("sm_", 0) == 0)
     options.target = target;
+  options.driver = settings.text(Setting::cuda_driver);
   options.nvrtc = settings.text(Setting::nvrtc);
   options.jit = settings.text(Setting::no_jit) == "1" ? cuda::Jit::off : cuda::Jit::on;
   options.dump = settings.text(Setting::dump);
@@ -85,7 +86,8 @@ std::string gpu_of(const Settings& settings, std::string& reasons) {
         devices.ok() ? fmt::format("there is no {} device", name) : devices.status().message();
     return false;
   };
-  if (has_device("cuda", [] { return cuda::device_count(); })) return "cuda";
+  if (has_device("cuda", [&] { return cuda::device_count(settings.text(Setting::cuda_driver)); }))
+    return "cuda";
   if (has_device("hip", [&] { return hip::device_count(settings.text(Setting::hip_runtime)); }))
     return "hip";
   return {};

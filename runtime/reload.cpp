@@ -84,6 +84,7 @@ Result<Reloaded> Context::reload(Reload mode) {
                                                    lost->place, lost->status.message()));
   }
   say(layers.notes);
+  proofs_->forget();
   const auto fresh = std::make_shared<const LookupTable>(std::move(layers.answers));
   Reloaded out;
   out.before = snapshot_hash();

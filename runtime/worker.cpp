@@ -235,7 +235,8 @@ std::string WorkerReport::ending(const WorkerLimits& limits) const {
   return "?";
 }
 
-Worker::Worker(std::string path) : path_(path.empty() ? find_worker() : std::move(path)) {
+Worker::Worker(std::string path)
+    : path_(path.empty() ? find_program("quarterturn-worker") : std::move(path)) {
   if (!path_.empty() && ::access(path_.c_str(), X_OK) != 0) path_.clear();
 }
 
@@ -279,18 +280,19 @@ Result<WorkerReport> Worker::run(const WorkerCommand& command) const {
   return out;
 }
 
-std::string find_worker() {
+std::string find_program(const std::string& name) {
   namespace fs = std::filesystem;
   Dl_info info{};
-  if (dladdr(reinterpret_cast<const void*>(&find_worker), &info) == 0 || !info.dli_fname) return {};
+  if (dladdr(reinterpret_cast<const void*>(&find_program), &info) == 0 || !info.dli_fname)
+    return {};
   std::error_code error;
   const auto file = fs::canonical(info.dli_fname, error);
   if (error) return {};
   // <prefix>/lib[/<arch>]/libquarterturn.so, <prefix>/bin/<program>, and the build tree's folders.
   for (auto folder = file.parent_path(); folder.has_relative_path();
        folder = folder.parent_path()) {
-    for (const auto* place : {"libexec/quarterturn", "runtime"}) {
-      const auto candidate = folder / place / "quarterturn-worker";
+    for (const auto* place : {"libexec/quarterturn", "runtime", "tuner"}) {
+      const auto candidate = folder / place / name;
       if (fs::is_regular_file(candidate, error)) return candidate.string();
     }
     if (fs::exists(folder / "CMakeCache.txt", error)) break;

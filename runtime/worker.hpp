@@ -62,8 +62,9 @@ class Worker {
   std::string path_;
 };
 
-/// quarterturn-worker as installed or as built: ../libexec/quarterturn/ and the like, from the
-/// place of the file that holds this function; empty when it is in none of them.
-std::string find_worker();
+/// A program that comes with the library ("quarterturn-worker"), as installed or as built:
+/// ../libexec/quarterturn/ and the like, from the place of the file that holds this function; empty
+/// when it is in none of them.
+std::string find_program(const std::string& name);
 
 }  // namespace quarterturn

@@ -506,6 +506,37 @@ Status Admission::check_quantized_result(Case& one, Certificate& certificate) {
   return compare(problem_.copies == Copies::both ? 1 : 0, s.k, s.m, true);
 }
 
+// Codes' values and rotated rows are rounded once, to D's type: bit for bit.
+Status Admission::check_elements(Case& one, Certificate& certificate) {
+  const auto spec = reference_spec(problem_, 0);
+  const std::int64_t k = one.spec.sizes.k;
+  const auto size = static_cast<std::size_t>(bytes_of(problem_.d_type));
+  for (std::int64_t batch = 0; batch < one.spec.sizes.batch; ++batch)
+    for (const auto row : one.rows) {
+      std::vector<float> wanted;
+      if (problem_.op == Op::hadamard) {
+        for (std::int64_t i = 0; i < k; ++i) wanted.push_back(one.instance->a().at(batch, row, i));
+        reference::rotate_row(wanted, spec);
+      } else {
+        for (const double value : one.oracle->row(0, batch, row).values)
+          wanted.push_back(static_cast<float>(value));
+      }
+      for (std::int64_t i = 0; i < k; ++i) {
+        unsigned char bytes[4] = {};
+        store_element(problem_.d_type, wanted[static_cast<std::size_t>(i)], bytes);
+        const std::int64_t at = (batch * one.spec.sizes.m + row) * k + i;
+        const auto* got = one.now.bytes.data() + static_cast<std::size_t>(at) * size;
+        const float value = load_element(problem_.d_type, bytes);
+        if (std::memcmp(got, bytes, size) != 0 &&
+            !(std::isnan(value) && std::isnan(one.now.at(at))))
+          return rejected(fmt::format("D[{}, {}] is {:.9g}, the reference gives {:.9g}", row, i,
+                                      one.now.at(at), value));
+        ++certificate.outputs;
+      }
+    }
+  return {};
+}
+
 Status Admission::run_case(Case& one, const Executable& executable, Depth depth,
                            Certificate& certificate) {
   if (!one.instance) {
@@ -562,9 +593,11 @@ Status Admission::run_case(Case& one, const Executable& executable, Depth depth,
     return check_quantized_product(one, executable, certificate);
   }
   if (codes) return check_quantized_result(one, certificate);
+  if (problem_.op == Op::dequantize || problem_.op == Op::hadamard)
+    return check_elements(one, certificate);
   if (!multiplies(problem_.op))
     return Status(Code::not_supported,
-                  fmt::format("op {} cannot be checked yet", name_of(problem_.op)));
+                  fmt::format("op {} is checked as a step of others", name_of(problem_.op)));
   // Codes first: a wrong code is the better explanation of a wrong output.
   if (auto status = check_steps(one, executable, certificate); !status.ok()) return status;
   if (auto status = check_outputs(one, certificate); !status.ok()) return status;

@@ -72,6 +72,7 @@ class Admission {
   Status check_beside(Case& one, Certificate& certificate);
   Status check_quantized_product(Case& one, const Executable& executable, Certificate& certificate);
   Status check_quantized_result(Case& one, Certificate& certificate);
+  Status check_elements(Case& one, Certificate& certificate);
 
   Backend& backend_;
   Problem problem_;

@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "cache/env.hpp"
 #include "tuner/nvml.hpp"
 #include "tuner/observer.hpp"
 
@@ -36,6 +37,8 @@ MeasureSettings settings_for(const DeviceInfo& device, MeasureSettings settings)
   if (device.target.vendor == Vendor::cpu) return settings;
   settings.clock_drop = 0;
   settings.stolen_limit = settings.others_limit = std::numeric_limits<double>::infinity();
+  // Its times mean nothing anyhow.
+  if (is_simulated(device.performance_class)) settings.slowest_clock = 0;
   return settings;
 }
 

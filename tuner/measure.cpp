@@ -15,7 +15,7 @@ namespace {
 // The device's clock may not run faster than the wall's, nor hide most of what passed. Judged on
 // sums of at least this long, as single batches suffer from interrupts.
 constexpr double kJudgeSeconds = 0.05;
-constexpr double kFastest = 1.05, kSlowest = 0.3;
+constexpr double kFastest = 1.05;
 constexpr std::size_t kJudgeBatches = 12;
 constexpr double kMostHidden = 0.1;  // of a batch's time, beyond what starting it takes
 constexpr int kWrongClocks = 3;      // rounds in a row; a machine that was suspended is wrong once
@@ -83,9 +83,9 @@ Status PairedTimer::check_clock() {
   if (wall_seconds_ < kJudgeSeconds) return {};
   const double rate = device_seconds_ / wall_seconds_;
   wall_seconds_ = device_seconds_ = 0;
-  if (rate <= kFastest && rate >= kSlowest) return {};
+  if (rate <= kFastest && rate >= settings_.slowest_clock) return {};
   return Status(
-      rate < kSlowest ? Code::busy : Code::internal,
+      rate < settings_.slowest_clock ? Code::busy : Code::internal,
       fmt::format("the device's clock disagrees with the wall clock: {:.2f} s a second; timings "
                   "here mean nothing. Is the machine suspended, or its clock being set?",
                   rate));

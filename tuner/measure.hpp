@@ -60,7 +60,8 @@ struct MeasureSettings {
   double others_limit = 0.5;
   double clock_drop = 0.9;  ///< a round whose clock fell below this share of the best is discarded
   std::int64_t most_discarded = 6;  ///< afterwards rounds are kept as they are
-  double hopeless = 8;  ///< a candidate this much slower than the control runs only once
+  double slowest_clock = 0.3;  ///< device seconds a wall second below which timings mean nothing
+  double hopeless = 8;         ///< a candidate this much slower than the control runs only once
   std::uint64_t seed = 1;
 };
 

@@ -58,6 +58,11 @@ std::vector<unsigned char> stored_scale(const PackedView& view, std::int64_t row
     const auto tile = row / 128 * ceil_div(blocks, 4) + block / 4;
     return {view.scales[tile * 512 + row % 32 * 16 + row / 32 % 4 * 4 + block % 4]};
   }
+  if (view.layout == Layout::aiter) {
+    const auto tile = row / 32 * ceil_div(blocks, 8) + block / 8;
+    return {view.scales[tile * 256 + block % 4 * 64 + row % 16 * 4 + block % 8 / 4 * 2 +
+                        row % 32 / 16]};
+  }
   return {view.scales[row * blocks + block]};
 }
 
@@ -82,7 +87,7 @@ std::vector<unsigned char> expected_scale(const PackedView& view, const OracleRo
 
 bool is_readable(Layout layout) {
   return layout == Layout::plain || layout == Layout::int8_blocks || layout == Layout::panel16 ||
-         layout == Layout::scales_128x4;
+         layout == Layout::scales_128x4 || layout == Layout::aiter;
 }
 
 std::string compare_row(const PackedView& view, std::int64_t row, const OracleRow& expected) {

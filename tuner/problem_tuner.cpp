@@ -448,7 +448,19 @@ Status ProblemTuner::store_answer(const Decision& decision,
   out_.answer = unfinished        ? Tuned::Answer::unfinished
                 : decision.winner ? Tuned::Answer::tuned
                                   : Tuned::Answer::fallback;
+  record_proof(one);
   return context_.database().set_winner(winner);
+}
+
+// An answer was admitted on this device: its families are proved on it.
+void ProblemTuner::record_proof(const Candidate& one) {
+  const bool open = std::any_of(one.plan.steps.begin(), one.plan.steps.end(), [&](const Step& s) {
+    return context_.proofs().state_of(s.variant).state == ProofState::open;
+  });
+  if (!open) return;
+  Trial trial = recorder_.begin(one.plan, TrialKind::admission, TrialStatus::ok);
+  TrialRecorder::describe(trial, one.compiled, one.certificate);
+  recorder_.add(trial);
 }
 
 // What is read whole for the first time and proves wrong leaves its place to the next.

@@ -87,6 +87,7 @@ class ProblemTuner {
   void time_worst_cases(const std::vector<std::size_t>& candidates);
   void record_screened(std::size_t candidate);
   void record_final(const std::vector<std::size_t>& finalists, const Decision& decision);
+  void record_proof(const Candidate& one);
   Status store_answer(const Decision& decision, const std::vector<std::size_t>& finalists,
                       bool unfinished);
 

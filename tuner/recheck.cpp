@@ -64,7 +64,7 @@ Rechecked::Answer judge_recheck(const std::vector<double>& log_speedups, double 
 Rechecker::Rechecker(Context& context, SessionOptions options)
     : context_(context), options_(std::move(options)), campaign_(random_uuid()) {
   if (options_.jobs == 0) options_.jobs = usable_cores();
-  if (options_.process.settings.empty()) options_.process.settings = settings_for_trials(context);
+  if (options_.process.settings.empty()) options_.process.settings = context.settings_for_child();
   options_.process.interrupted = options_.interrupted;
   options_.measure = settings_for(context.backend().device(), options_.measure);
 }

@@ -142,27 +142,6 @@ std::string_view answer_name(Tuned::Answer answer) {
   return names[static_cast<std::size_t>(answer)];
 }
 
-std::map<std::string, std::string> settings_for_trials(const Context& context) {
-  std::map<std::string, std::string> out;
-  for (const auto& spec : setting_specs()) {
-    const auto& value = context.settings().of(spec.id);
-    if (value.origin != SettingOrigin::standard) out[std::string(spec.name)] = value.text;
-  }
-  for (const auto& spec : setting_specs()) {
-    if (spec.id == Setting::code_cache)
-      out[std::string(spec.name)] = context.code_store()->folder();
-    // The device that this context found, not one that the other process might find.
-    if (spec.id == Setting::backend)
-      out[std::string(spec.name)] =
-          context.backend().device().target.vendor == Vendor::nvidia ? "cuda"
-          : context.backend().device().target.vendor == Vendor::amd  ? "hip"
-                                                                     : "cpu";
-    if (spec.id == Setting::device)
-      out[std::string(spec.name)] = std::to_string(context.backend().device().ordinal);
-  }
-  return out;
-}
-
 Result<std::optional<Winner>> valid_winner(Context& context, const Problem& problem) {
   const Env& env = context.env();
   auto winner = context.database().winner_of(problem.key(), env.target, env.performance_class);
@@ -181,7 +160,7 @@ Session::Session(Context& context, SessionOptions options)
   // A GPU's kernels take longer to admit than to compile: small batches, so that patience counts.
   const bool cpu = context.backend().device().target.vendor == Vendor::cpu;
   options_.batch = std::max(options_.batch, (cpu ? 2 : 1) * options_.jobs);
-  if (options_.process.settings.empty()) options_.process.settings = settings_for_trials(context);
+  if (options_.process.settings.empty()) options_.process.settings = context.settings_for_child();
   options_.process.interrupted = options_.interrupted;
   options_.measure = settings_for(context.backend().device(), options_.measure);
 }

@@ -139,7 +139,4 @@ Result<std::optional<Winner>> valid_winner(Context& context, const Problem& prob
 /// lies beside the code, so that it is found by all who share the database's folder.
 Result<FileLock> device_lock(const Context& context, const std::function<bool()>& interrupted);
 
-/// Settings of this context that a trial process needs, by name.
-std::map<std::string, std::string> settings_for_trials(const Context& context);
-
 }  // namespace quarterturn

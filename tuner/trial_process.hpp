@@ -87,4 +87,11 @@ std::string find_trial_program();
 /// The other side: answers requests on `in` until it closes. Returns the exit status.
 int serve_trials(int in, int out);
 
+/// What a child process opens by the settings that it was given.
+Result<std::unique_ptr<Backend>> open_trial_backend(const nlohmann::json& settings);
+
+/// The other side of the library's Prover: admits the plans of a request, in order, and says what
+/// became of each on `out`, up to the first that is not right. Returns the exit status.
+int prove_plans(const std::string& request, int out);
+
 }  // namespace quarterturn

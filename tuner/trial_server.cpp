@@ -1,4 +1,5 @@
-// The process in which candidates run: one JSON object a line in, one out.
+// The process in which candidates run: one JSON object a line in, one out. Or, for the library's
+// Prover: one list of plans in, a line out for each.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -11,6 +12,18 @@
 #include "tuner/trial_process.hpp"
 
 namespace quarterturn {
+
+Result<std::unique_ptr<Backend>> open_trial_backend(const nlohmann::json& settings) {
+  SettingSources sources;
+  for (const auto& spec : setting_specs())
+    if (const auto at = settings.find(std::string(spec.name)); at != settings.end())
+      sources.options[spec.id] = at->get<std::string>();
+  const auto loaded = Settings::load(sources);
+  auto store = CodeStore::open(loaded.text(Setting::code_cache));
+  if (!store.ok()) return store.status();
+  return open_backend(loaded, std::make_shared<CodeStore>(std::move(*store)));
+}
+
 namespace {
 
 using nlohmann::json;
@@ -56,15 +69,17 @@ bool write_all(int fd, const std::string& text) {
   return true;
 }
 
-Result<std::unique_ptr<Backend>> open(const json& settings) {
-  SettingSources sources;
-  for (const auto& spec : setting_specs())
-    if (const auto at = settings.find(std::string(spec.name)); at != settings.end())
-      sources.options[spec.id] = at->get<std::string>();
-  const auto loaded = Settings::load(sources);
-  auto store = CodeStore::open(loaded.text(Setting::code_cache));
-  if (!store.ok()) return store.status();
-  return open_backend(loaded, std::make_shared<CodeStore>(std::move(*store)));
+json object_of(const Verdict& verdict) {
+  const Certificate& proved = verdict.certificate;
+  json out = object_of(verdict.status);
+  out.update({{"max_error", proved.max_error},
+              {"outputs", proved.outputs},
+              {"all_outputs", proved.all_outputs},
+              {"code_rows", proved.code_rows},
+              {"bias_z", proved.bias_z},
+              {"repeatable", proved.repeatable},
+              {"whole", proved.whole}});
+  return out;
 }
 
 class Server {
@@ -77,7 +92,7 @@ class Server {
     if (!backend_ || what.at("settings") != settings_) {
       backend_.reset();
       settings_ = what.at("settings");
-      auto backend = open(settings_);
+      auto backend = open_trial_backend(settings_);
       if (!backend.ok()) return backend.status();
       backend_ = std::move(*backend);
     }
@@ -126,17 +141,8 @@ class Server {
 
  private:
   json admit(std::size_t candidate, Depth depth) {
-    const Verdict verdict = trials_->admit(candidate, depth);
-    const Certificate& proved = verdict.certificate;
-    json out = object_of(verdict.status);
-    out.update({{"max_error", proved.max_error},
-                {"outputs", proved.outputs},
-                {"all_outputs", proved.all_outputs},
-                {"code_rows", proved.code_rows},
-                {"bias_z", proved.bias_z},
-                {"repeatable", proved.repeatable},
-                {"whole", proved.whole},
-                {"disproved", trials_->disproved()}});
+    json out = object_of(trials_->admit(candidate, depth));
+    out["disproved"] = trials_->disproved();
     return out;
   }
 
@@ -148,7 +154,43 @@ class Server {
   std::map<std::string, std::size_t> known_;
 };
 
+// A plan of a problem of its own, with what it left of the device.
+json prove_one(Backend& backend, const json& task) {
+  auto problem = parse_problem(task.at("problem").get<std::string>());
+  if (!problem.ok()) return object_of(problem.status());
+  auto plan = parse_plan(task.at("plan").get<std::string>());
+  if (!plan.ok()) return object_of(plan.status());
+  LocalTrials trials(backend, *problem);
+  json out = object_of(trials.admit(trials.add(*plan), Depth::whole));
+  if (const Status device = backend.synchronize(); !device.ok()) {
+    out = object_of(Status(Code::launch_failed, device.message()));
+    out["lost"] = true;
+  }
+  return out;
+}
+
 }  // namespace
+
+int prove_plans(const std::string& request, int out) {
+  const auto say = [out](const json& line) {
+    return write_all(out, line.dump(-1, ' ', true, json::error_handler_t::replace) + "\n");
+  };
+  try {
+    const json what = json::parse(request);
+    auto backend = open_trial_backend(what.at("settings"));
+    json opened = object_of(backend.status());
+    opened["opened"] = true;
+    if (!say(opened) || !backend.ok()) return 0;
+    for (const auto& task : what.at("tasks")) {
+      const json line = prove_one(**backend, task);
+      if (!say(line) || line.at("code") != 0) return 0;
+    }
+  } catch (const json::exception& error) {
+    say(object_of(Status(Code::invalid_argument, error.what())));
+    return 2;
+  }
+  return 0;
+}
 
 int serve_trials(int in, int out) {
   Lines lines(in);

@@ -45,7 +45,6 @@ class GemmSm100 final : public Family {
   std::string_view name() const override { return "cuda_gemm_sm100"; }
   std::int32_t revision() const override { return 1; }
   Vendor vendor() const override { return Vendor::nvidia; }
-  Evidence evidence() const override { return Evidence::simulated; }
 
   std::string refuses(const Problem& p, const Target& t) const override {
     if (!has_tcgen05(t)) return "needs sm_100a, sm_100f or sm_103a (tcgen05)";

@@ -43,7 +43,6 @@ class GemmSm120 final : public Family {
   std::string_view name() const override { return "cuda_gemm_sm120"; }
   std::int32_t revision() const override { return 1; }
   Vendor vendor() const override { return Vendor::nvidia; }
-  Evidence evidence() const override { return Evidence::simulated; }
 
   std::string refuses(const Problem& p, const Target& t) const override {
     if (!has_mxf4_mma(t)) return "needs sm_120a, sm_120f or sm_121a (mma.sync kind::mxf4)";

@@ -61,7 +61,6 @@ class GemmMfmaScale final : public Family {
   std::string_view name() const override { return "hip_gemm_mfma_scale"; }
   std::int32_t revision() const override { return 1; }
   Vendor vendor() const override { return Vendor::amd; }
-  Evidence evidence() const override { return Evidence::simulated; }
 
   std::string refuses(const Problem& p, const Target& t) const override {
     if (p.op != Op::gemm) return "computes gemm only";

@@ -33,7 +33,6 @@ class OnAmd final : public Family {
   std::string_view name() const override { return name_; }
   std::int32_t revision() const override { return 1; }
   Vendor vendor() const override { return Vendor::amd; }
-  Evidence evidence() const override { return Evidence::simulated; }
 
   std::string refuses(const Problem& p, const Target& t) const override {
     if (auto reason = refuse_target(t); !reason.empty()) return reason;

@@ -157,7 +157,7 @@ class CudaBackend final : public GpuBackend {
 
  protected:
   Status open_device() override {
-    auto api = driver_api();
+    auto api = driver_api(options_.driver);
     if (!api.ok()) return api.status();
     api_ = *api;
     int count = 0;
@@ -278,9 +278,9 @@ class CudaBackend final : public GpuBackend {
           arch_of(attribute(kDeviceCapabilityMajor), attribute(kDeviceCapabilityMinor)));
     device_.target.shared_bytes = attribute(kDeviceSharedOptIn);
     const double gib = static_cast<double>(memory) / static_cast<double>(1u << 30);
-    device_.performance_class =
-        fmt::format("nvidia model={} units={} l2={} memory_gib={}", device_.target.arch,
-                    device_.units, attribute(kDeviceL2Bytes), std::llround(gib));
+    device_.performance_class = fmt::format(
+        "{}nvidia model={} units={} l2={} memory_gib={}", class_prefix(api_->library),
+        device_.target.arch, device_.units, attribute(kDeviceL2Bytes), std::llround(gib));
   }
 
   BackendOptions options_;
@@ -301,8 +301,8 @@ Result<std::unique_ptr<Backend>> open_backend(std::shared_ptr<CodeStore> store,
   return std::unique_ptr<Backend>(std::move(out));
 }
 
-Result<std::int32_t> device_count() {
-  auto api = driver_api();
+Result<std::int32_t> device_count(const std::string& driver) {
+  auto api = driver_api(driver);
   if (!api.ok()) return api.status();
   int count = 0;
   (*api)->cuDeviceGetCount(&count);

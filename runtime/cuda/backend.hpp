@@ -17,6 +17,7 @@ enum class Jit { on, off };
 struct BackendOptions {
   std::int32_t ordinal = 0;  ///< as the driver counts, after CUDA_VISIBLE_DEVICES
   std::string target;  ///< a Target key; empty = the device's own. With it, no driver is needed
+  std::string driver;  ///< path of libcuda; empty = find it
   std::string nvrtc;   ///< path of libnvrtc; empty = find it
   Jit jit = Jit::on;   ///< off: nothing is compiled; stored code still serves
   std::string dump;    ///< folder for sources and logs; empty = none
@@ -29,7 +30,7 @@ struct BackendOptions {
 Result<std::unique_ptr<Backend>> open_backend(std::shared_ptr<CodeStore> store,
                                               const BackendOptions& options);
 
-/// Devices the driver shows; an error says why there are none.
-Result<std::int32_t> device_count();
+/// Devices the driver (at that path, where one is given) shows; an error says why there are none.
+Result<std::int32_t> device_count(const std::string& driver = {});
 
 }  // namespace quarterturn::cuda

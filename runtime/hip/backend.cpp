@@ -198,9 +198,9 @@ class HipBackend final : public GpuBackend {
     if (const int bytes = attribute(kDeviceSharedBytes); bytes > 0)
       device_.target.shared_bytes = bytes;
     const double gib = static_cast<double>(memory) / static_cast<double>(1u << 30);
-    device_.performance_class =
-        fmt::format("amd model={} units={} l2={} memory_gib={}", device_.target.arch, device_.units,
-                    attribute(kDeviceL2Bytes), std::llround(gib));
+    device_.performance_class = fmt::format(
+        "{}amd model={} units={} l2={} memory_gib={}", class_prefix(api_->library),
+        device_.target.arch, device_.units, attribute(kDeviceL2Bytes), std::llround(gib));
     return {};
   }
 

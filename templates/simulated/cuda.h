@@ -8,6 +8,7 @@
 #include "simulated/cuda/primitives_mxf4.h"
 #include "simulated/cuda/primitives_sm100.h"
 #include "simulated/cuda/primitives_sm90.h"
+#include "simulated/cuda/primitives_stochastic.h"
 #include "simulated/cuda/primitives_wgmma.h"
 
 #endif

@@ -7,5 +7,6 @@
 #include "simulated/cuda/primitives.h"
 #include "simulated/cuda/primitives_bf16.h"
 #include "simulated/hip/primitives.h"
+#include "simulated/hip/primitives_stochastic.h"
 
 #endif

@@ -288,7 +288,7 @@ TEST_CASE("snapshot without trials keeps admissions, and withdrawn trials stay a
   REQUIRE(snapshot.ok());
   CHECK(snapshot->info()->trials == 1);  // 0 and 6 are admissions, 6 was taken back
   CHECK(snapshot->info()->winners == 1);
-  CHECK(*snapshot->has_admission("cpu_gemm", 3, test::env()->target));
+  CHECK(*snapshot->has_admission("cpu_gemm", 3, *test::env()));
   REQUIRE(db->export_snapshot(folder / "t").ok());
   CHECK(Database::open_snapshot(folder / "t")->info()->trials == 11);
 }

@@ -2,7 +2,9 @@
 #include "cache/database.hpp"
 
 #include <doctest/doctest.h>
+
 #include <sys/stat.h>
+#include <functional>
 
 #include <locale>
 #include <set>
@@ -106,23 +108,31 @@ TEST_CASE("database.add_tombstone takes back a trial, a campaign or a machine") 
         Code::invalid_argument);
 }
 
-TEST_CASE("database.has_admission knows family, revision and target") {
+TEST_CASE("database.has_admission knows family, revision, device and compiler") {
   auto db = memory();
+  const auto other = [](const std::function<void(Env&)>& change) {
+    Env out = *env();
+    change(out);
+    return out;
+  };
   Trial trial = of("p", 1);
   trial.kind = TrialKind::admission;
   trial.status = TrialStatus::wrong;
   REQUIRE(db.add_trial(trial).ok());
-  CHECK(!*db.has_admission("cpu_gemm", 3, env()->target));
+  CHECK(!*db.has_admission("cpu_gemm", 3, *env()));
   trial.uuid = test::uuid(2);
   trial.status = TrialStatus::ok;
   REQUIRE(db.add_trial(trial).ok());
-  CHECK(*db.has_admission("cpu_gemm", 3, env()->target));
-  CHECK(*db.has_admission("cpu_quantize", 1, env()->target));
-  CHECK(!*db.has_admission("cpu_gemm", 4, env()->target));
-  CHECK(!*db.has_admission("cpu_gemm", 3, "aarch64"));
+  CHECK(*db.has_admission("cpu_gemm", 3, *env()));
+  CHECK(*db.has_admission("cpu_quantize", 1, *env()));
+  CHECK(!*db.has_admission("cpu_gemm", 4, *env()));
+  CHECK(!*db.has_admission("cpu_gemm", 3, other([](Env& e) { e.target = "aarch64"; })));
+  CHECK(!*db.has_admission("cpu_gemm", 3, other([](Env& e) { e.performance_class += "2"; })));
+  CHECK(!*db.has_admission("cpu_gemm", 3, other([](Env& e) { e.compiler += "2"; })));
+  CHECK(*db.has_admission("cpu_gemm", 3, other([](Env& e) { e.library = "9.9"; })));
   REQUIRE(
       db.add_tombstone({TombstoneKind::trial, {trial.uuid.begin(), trial.uuid.end()}, "", 0}).ok());
-  CHECK(!*db.has_admission("cpu_gemm", 3, env()->target));
+  CHECK(!*db.has_admission("cpu_gemm", 3, *env()));
 }
 
 TEST_CASE("database.winner is one for each problem and class, and comes with its env") {

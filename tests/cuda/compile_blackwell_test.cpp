@@ -7,6 +7,7 @@
 
 #include "compile_jobs.hpp"
 #include "generator/grouping.hpp"
+#include "generator/probe.hpp"
 
 using namespace quarterturn;
 
@@ -138,6 +139,19 @@ TEST_CASE("portable families compile for Blackwell without spills") {
 TEST_CASE("mxf4 products of sm_100 compile without spills") {
   if (no_compiler()) return;
   compile_jobs(jobs_of(cuda::gemm_sm100(), {"sm_100f", "sm_100a", "sm_103a"}), 14);
+}
+TEST_CASE("the probe of stochastic rounding compiles where the instruction is") {
+  if (no_compiler()) return;
+  std::vector<Job> jobs;
+  for (const auto* name : {"sm_100a", "sm_103a"}) {
+    const auto probe = rounding_probe(*parse_target(name));
+    REQUIRE(probe.has_value());
+    const auto flat = flatten(probe->source);
+    REQUIRE_MESSAGE(flat.ok(), flat.status().message());
+    jobs.push_back({probe->name, name, *flat, probe->source.flags});
+  }
+  compile_jobs(jobs, 2);
+  CHECK(!rounding_probe(*parse_target("sm_120f")).has_value());
 }
 TEST_CASE("mxf4 products of sm_100 use its tensor cores") {
   if (no_compiler()) return;

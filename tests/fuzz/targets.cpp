@@ -69,7 +69,9 @@ void read_all(Database& db) {
   if (!targets.ok()) return;
   for (const auto& target : *targets) {
     (void)db.recent_trials(target, 100);
-    (void)db.has_admission("cpu_gemm", 1, target);
+    Env here;
+    here.target = target;
+    (void)db.has_admission("cpu_gemm", 1, here);
     const auto winners = db.winners(target);
     if (!winners.ok()) continue;
     for (const auto& winner : *winners) {

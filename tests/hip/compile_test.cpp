@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "generator/hip/families.hpp"
+#include "generator/probe.hpp"
 #include "runtime/hip/clang.hpp"
 #include "runtime/hip/code_object.hpp"
 #include "tests/hip/problems.hpp"
@@ -152,6 +153,14 @@ Problem quantize_of(DType type, std::int32_t g, ScaleRule rule, Rounding roundin
 }
 
 }  // namespace
+
+TEST_CASE("the probe of stochastic rounding compiles to the instruction") {
+  const auto probe = rounding_probe(kTarget);
+  REQUIRE(probe.has_value());
+  const auto flat = flatten(probe->source);
+  REQUIRE_MESSAGE(flat.ok(), flat.status().message());
+  compile_jobs({{probe->name, probe->source.entry, *flat, {probe->name}}}, 1);
+}
 
 TEST_CASE("hip quantisers compile without spills") {
   Jobs jobs;

@@ -119,6 +119,9 @@ std::string note_of(const std::string& text) {
 
 extern "C" {
 
+/// That the device is simulated, and which (runtime/gpu_backend.hpp).
+QT_EXPORT const char* qturn_simulated_devices() { return "gfx950"; }
+
 QT_EXPORT int hiprtcVersion(int* major, int* minor) { return *major = 7, *minor = 1, 0; }
 QT_EXPORT int hiprtcCreateProgram(Program** program, const char* text, const char*, int,
                                   const char* const*, const char* const*) {

@@ -23,6 +23,7 @@ class MadeUp final : public Backend {
  public:
   std::set<std::string> refused_words;
   Code refusal = Code::compile_failed;
+  bool has_prebuilt = true;
   std::vector<std::string> compiled;
   DeviceInfo info;
 
@@ -47,6 +48,7 @@ class MadeUp final : public Backend {
     return std::shared_ptr<const Kernel>(std::make_shared<NothingLoaded>());
   }
   Result<PrebuiltKernel> prebuilt(const Problem&, const Variant& wanted) override {
+    if (!has_prebuilt) return Status(Code::no_compiler, "nothing is prebuilt");
     return PrebuiltKernel{std::make_shared<NothingLoaded>(), wanted};
   }
   Status launch(const Kernel&, const Launch&, const qt_args&, void*) const override { return {}; }

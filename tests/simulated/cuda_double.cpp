@@ -361,6 +361,11 @@ static CUresult cuTensorMapEncodeTiled(CUtensorMap* map, int type, std::uint32_t
   return kSuccess;
 }
 
+/// That the devices are simulated, and which (runtime/gpu_backend.hpp).
+__attribute__((visibility("default"))) const char* qturn_simulated_devices() {
+  return "sm_90a sm_80 sm_100f sm_120f";
+}
+
 /// How the launches that follow are run, in every thread: landing 0 late, 1 eager, 2 mixed.
 __attribute__((visibility("default"))) void qturn_simulated_schedule(
     std::uint64_t seed, int landing, std::uint32_t resident_blocks) {

@@ -62,7 +62,7 @@ Result<TimeRatio> time_in_turns(Context& context, const Problem& problem, const 
   const auto lock = device_lock(context, is_interrupted);
   if (!lock.ok()) return lock.status();
   TrialProcessOptions options;
-  options.settings = settings_for_trials(context);
+  options.settings = context.settings_for_child();
   options.interrupted = is_interrupted;
   TrialProcess process(problem, options);
   for (const auto& plan : plans)

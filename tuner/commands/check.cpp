@@ -133,7 +133,7 @@ int check(const WorkOptions& work, const GlobalOptions& global) {
     return kExitFailed;
   }
   TrialProcessOptions options;
-  options.settings = settings_for_trials(**context);
+  options.settings = (*context)->settings_for_child();
   options.interrupted = is_interrupted;
   Table table({"problem", "origin", "state", "max_error", "outputs", "all_outputs", "code_rows",
                "bias_z", "repeatable", "plan", "reason"});

@@ -1,5 +1,6 @@
 #include "tuner/commands/command.hpp"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <charconv>
@@ -8,6 +9,9 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "runtime/gpu_backend.hpp"
 
 namespace quarterturn {
 namespace {
@@ -119,6 +123,47 @@ void add_device(CLI::App& app, GlobalOptions& options) {
   app.add_option("--log", options.log, "What is logged to stderr: error, warning, info, debug");
 }
 
+namespace {
+
+using NameDevices = const char* (*)();
+
+// Which of a library's devices has a target; -1: none, or it is no library of simulated devices.
+int simulated_ordinal(const std::string& path, const std::string& target) {
+  void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  const auto name_devices =
+      handle ? reinterpret_cast<NameDevices>(dlsym(handle, kSimulatedDevices)) : nullptr;
+  if (!name_devices) return -1;
+  std::istringstream names(name_devices());
+  int ordinal = 0;
+  for (std::string name; names >> name; ++ordinal)
+    if (name == target) return ordinal;
+  return -1;
+}
+
+// --device simulated:TARGET: driver, runtime and compiler are one library with such a device.
+Status use_simulated(const std::string& target, SettingSources& sources) {
+  const auto libraries = Settings::load(sources).list(Setting::simulators);
+  for (const auto& path : libraries) {
+    const int ordinal = simulated_ordinal(path, target);
+    if (ordinal < 0) continue;
+    const bool amd = target.starts_with("gfx");
+    auto& given = sources.options;
+    given[Setting::backend] = amd ? "hip" : "cuda";
+    given[Setting::device] = std::to_string(ordinal);
+    given[amd ? Setting::hip_runtime : Setting::cuda_driver] = path;
+    given[amd ? Setting::hiprtc : Setting::nvrtc] = path;
+    return {};
+  }
+  return Status(
+      Code::no_device,
+      fmt::format("--device simulated:{}: {}", target,
+                  libraries.empty() ? "QTURN_SIMULATORS names no library of simulated "
+                                      "devices; our tests build two of them"
+                                    : "no library of QTURN_SIMULATORS has such a device"));
+}
+
+}  // namespace
+
 Result<SettingSources> sources_of(const GlobalOptions& options) {
   SettingSources sources;
   auto& given = sources.options;
@@ -128,6 +173,11 @@ Result<SettingSources> sources_of(const GlobalOptions& options) {
   if (options.device.empty()) return sources;
   const auto colon = options.device.find(':');
   const auto backend = options.device.substr(0, colon);
+  if (backend == "simulated") {
+    const auto target = colon == std::string::npos ? "" : options.device.substr(colon + 1);
+    if (auto status = use_simulated(target, sources); !status.ok()) return status;
+    return sources;
+  }
   const auto ordinal =
       colon == std::string::npos ? std::string("0") : options.device.substr(colon + 1);
   const bool number = !ordinal.empty() &&

@@ -126,6 +126,9 @@ int merge_file(const GlobalOptions& global, const std::string& from) {
              fmt::format("{}", decided->problems - decided->undecidable),
              fmt::format("{}", decided->changed)});
   table.print(global.json);
+  if (report->simulated > 0)
+    std::fprintf(stderr, "qturn: %lld trials of simulated devices were left out\n",
+                 static_cast<long long>(report->simulated));
   return kExitOk;
 }
 

@@ -36,12 +36,14 @@ std::function<int()> register_devices(CLI::App& app) {
                    device.performance_class, device.name});
       }
     };
-    list("cuda", "CUDA", cuda::device_count(), [](std::int32_t ordinal) {
-      cuda::BackendOptions options;
-      options.ordinal = ordinal;
-      return cuda::open_backend(nullptr, options);
-    });
     const auto settings = Settings::load(SettingSources());
+    list("cuda", "CUDA", cuda::device_count(settings.text(Setting::cuda_driver)),
+         [&](std::int32_t ordinal) {
+           cuda::BackendOptions options;
+           options.ordinal = ordinal;
+           options.driver = settings.text(Setting::cuda_driver);
+           return cuda::open_backend(nullptr, options);
+         });
     list("hip", "HIP", hip::device_count(settings.text(Setting::hip_runtime)),
          [&](std::int32_t ordinal) {
            hip::BackendOptions options;

@@ -120,8 +120,8 @@ void examine_files(Report& report, const Settings& settings) {
                                       usage.bytes / 1024));
 }
 
-void examine_nvidia(Report& report) {
-  const auto devices = cuda::device_count();
+void examine_nvidia(Report& report, const Settings& settings) {
+  const auto devices = cuda::device_count(settings.text(Setting::cuda_driver));
   if (devices.ok())
     report.ok("NVIDIA driver", fmt::format("{} device(s)", *devices));
   else
@@ -167,7 +167,7 @@ std::function<int()> register_doctor(CLI::App& app) {
     examine_cpu(report);
     examine_compiler(report, settings);
     examine_files(report, settings);
-    examine_nvidia(report);
+    examine_nvidia(report, settings);
     examine_amd(report, settings);
     return report.finish(global->json);
   };

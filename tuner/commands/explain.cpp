@@ -33,6 +33,9 @@ void print_text(const Json& answer) {
     for (const auto& [family, reason] : step.at("refused").items())
       line("", fmt::format("not {}: {}", family, reason.get<std::string>()));
   }
+  for (const auto& row : answer.value("proof", Json::array()))
+    line("proof", fmt::format("{}: {}{}", text(row, "family"), text(row, "state"),
+                              row.contains("detail") ? ", " + text(row, "detail") : ""));
   if (const auto passed = answer.value("held_back", Json::object()); !passed.empty()) {
     line("held back", text(passed, "plan"));
     line("", text(passed, "reason"));
@@ -55,7 +58,11 @@ std::function<int()> register_explain(CLI::App& app) {
       "  qturn explain --model Qwen3-8B --json\n"
       "How it matched: exact (tuned here), bucket (tuned for another range), borrowed (tuned on "
       "another machine),\nstale (tuned with another compiler or driver), heuristic (nobody tuned "
-      "it), reference (prebuilt kernel).");
+      "it), reference (prebuilt kernel).\n"
+      "Proof: proven (its tests have run on such hardware), proven here (an admission on this "
+      "device "
+      "is on record),\nunproven (the first prepare proves it, as QTURN_UNPROVEN says), failed (in "
+      "quarantine here).");
   auto work = std::make_shared<WorkOptions>();
   auto global = std::make_shared<GlobalOptions>();
   add_work(*command, *work);

@@ -12,6 +12,7 @@
 #include "tuner/commands/command.hpp"
 #include "tuner/commands/interrupt.hpp"
 #include "tuner/commands/progress.hpp"
+#include "tuner/hardware_questions.hpp"
 #include "tuner/session.hpp"
 #include "tuner/trial_process.hpp"
 
@@ -25,8 +26,10 @@ constexpr const char* kFooter = R"(Examples:
 
 Compiles some variants of every family that the device can run, for small and awkward sizes, and holds
 each against the scalar reference: codes bit for bit, products within their bound, stochastic rounding
-unbiased, guard bands untouched. What has only been simulated so far is marked so. The report is one JSON
-file with the device, its driver and compiler, and each result; it holds no host, user or path name.
+unbiased, guard bands untouched. What has only been simulated so far is marked so. Where the device has
+stochastic rounding of its own (sm_100, sm_103, gfx950), it is asked what it does with each random bit. The
+report is one JSON file with the device, its driver and compiler, each result, and those answers with the
+bits they were read from; it holds no host, user or path name.
 Nothing is tuned, and nothing is stored.
 
 Exit codes: 0 all are right; 1 some are wrong or could not be tried; 2 the command line makes no
@@ -40,7 +43,7 @@ using Json = nlohmann::ordered_json;
 
 struct SelftestOptions {
   std::string file = "selftest.json", family;
-  bool force = false;
+  bool force = false, questions_only = false;
 };
 
 Problem product(Op op, Role role, DType type) {
@@ -130,22 +133,23 @@ std::string_view state_of(const Verdict& verdict, Loss loss) {
   return verdict.status.code() == Code::rejected ? "wrong" : "not tried";
 }
 
-Json result_of(const Candidate& candidate, const Verdict& verdict, std::string_view state,
-               double seconds) {
+Json result_of(const Target& target, const Candidate& candidate, const Verdict& verdict,
+               std::string_view state, double seconds) {
   const Certificate& proved = verdict.certificate;
-  return {{"family", candidate.family->name()},
-          {"evidence",
-           candidate.family->evidence() == Family::Evidence::simulated ? "simulated" : "hardware"},
-          {"problem", candidate.problem.key()},
-          {"plan", candidate.plan.text()},
-          {"state", state},
-          {"reason", verdict.status.message()},
-          {"max_error", proved.max_error},
-          {"outputs", proved.outputs},
-          {"code_rows", proved.code_rows},
-          {"bias_z", proved.bias_z},
-          {"repeatable", proved.repeatable},
-          {"seconds", seconds}};
+  return {
+      {"family", candidate.family->name()},
+      {"evidence", candidate.family->evidence(target) == Family::Evidence::simulated ? "simulated"
+                                                                                     : "hardware"},
+      {"problem", candidate.problem.key()},
+      {"plan", candidate.plan.text()},
+      {"state", state},
+      {"reason", verdict.status.message()},
+      {"max_error", proved.max_error},
+      {"outputs", proved.outputs},
+      {"code_rows", proved.code_rows},
+      {"bias_z", proved.bias_z},
+      {"repeatable", proved.repeatable},
+      {"seconds", seconds}};
 }
 
 Json facts_of(const Context& context) {
@@ -192,12 +196,13 @@ int selftest(const GlobalOptions& global, const SelftestOptions& options) {
   watch_interrupts();
   auto context = open_context(global);
   if (!context.ok()) return fail(context.status());
-  const auto all = candidates(**context, options.family);
-  if (all.empty())
+  const auto all =
+      options.questions_only ? std::vector<Candidate>() : candidates(**context, options.family);
+  if (all.empty() && !options.questions_only)
     return fail(Status(Code::not_supported, fmt::format("no family {} runs on {}", options.family,
                                                         (*context)->env().target)));
   TrialProcessOptions process_options;
-  process_options.settings = settings_for_trials(**context);
+  process_options.settings = (*context)->settings_for_child();
   process_options.interrupted = is_interrupted;
   Json results = Json::array();
   bool right = true;
@@ -211,13 +216,18 @@ int selftest(const GlobalOptions& global, const SelftestOptions& options) {
     if (verdict.status.code() == Code::interrupted) break;
     const auto state = state_of(verdict, process.loss(index));
     right = right && state == "right";
-    results.push_back(result_of(candidate, verdict, state, clock.now() - begun));
+    results.push_back(result_of((*context)->backend().device().target, candidate, verdict, state,
+                                clock.now() - begun));
     std::fprintf(stderr, "qturn: %zu/%zu %s: %s\n", results.size(), all.size(),
                  std::string(candidate.family->name()).c_str(), std::string(state).c_str());
   }
   Json report = facts_of(**context);
   report["complete"] = results.size() == all.size();
   report["results"] = results;
+  if (!is_interrupted())
+    report["questions"] =
+        ask_hardware(find_trial_program(), Worker((*context)->settings().text(Setting::worker)),
+                     (*context)->settings_for_child(), (*context)->env().target);
   if (auto status = write_file(options.file, report.dump(1) + "\n"); !status.ok())
     return fail(status);
   print_families(results, global);
@@ -237,6 +247,8 @@ std::function<int()> register_selftest(CLI::App& app) {
   add_json(*command, *global);
   command->add_option("-o,--output", options->file, "The report")->capture_default_str();
   command->add_option("--family", options->family, "This one alone");
+  command->add_flag("--questions", options->questions_only,
+                    "Only ask what hardware alone can answer; try no family");
   command->add_flag("--force", options->force, "Write over the report");
   return [=] { return selftest(*global, *options); };
 }

@@ -255,7 +255,8 @@ int tune(const WorkOptions& work, const GlobalOptions& global, const TuneOptions
 Result<std::vector<std::string>> device_names(const std::string& given) {
   std::vector<std::string> out;
   if (given == "all") {
-    const auto count = cuda::device_count();
+    const auto settings = Settings::load(SettingSources());
+    const auto count = cuda::device_count(settings.text(Setting::cuda_driver));
     for (std::int32_t i = 0; count.ok() && i < *count; ++i)
       out.push_back(fmt::format("cuda:{}", i));
     if (out.empty()) out.emplace_back("cpu");

@@ -80,6 +80,7 @@ enum {
   QTURN_COMPILE_TIMEOUT = 301,
   QTURN_REJECTED = 302,
   QTURN_QUARANTINED = 303,
+  QTURN_UNPROVEN = 304, /* nothing shows that its kernels compute rightly on such a device */
   QTURN_MISS = 400,
   QTURN_NOT_OURS = 401,
   QTURN_NEWER_VERSION = 402,

@@ -1,0 +1,145 @@
+#include "tuner/hardware_questions.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tuner/memory.hpp"
+#include "tuner/trial_process.hpp"
+
+namespace quarterturn {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::int64_t kSeconds = 120;
+
+std::string hex_words(const std::vector<std::uint32_t>& words) {
+  std::string out;
+  out.reserve(8 * words.size());
+  for (const auto word : words) out += fmt::format("{:08x}", word);
+  return out;
+}
+
+std::vector<std::uint32_t> words_of(std::string_view hex) {
+  std::vector<std::uint32_t> out(hex.size() / 8);
+  for (std::size_t i = 0; i < out.size(); ++i)
+    std::from_chars(hex.data() + 8 * i, hex.data() + 8 * i + 8, out[i], 16);
+  return out;
+}
+
+// The chip's own target, which alone has cvt.rs.
+std::string target_for(const std::string& target) {
+  if (target == "sm_100f" || target == "sm_103f") return target.substr(0, 6) + "a";
+  return target;
+}
+
+Result<std::vector<std::uint32_t>> run(Backend& backend, const RoundingProbe& probe) {
+  auto binary = backend.compile(probe.source);
+  if (!binary.ok()) return binary.status();
+  auto kernel = backend.load(*binary, probe.source);
+  if (!kernel.ok()) return kernel.status();
+  const auto* bytes = reinterpret_cast<const unsigned char*>(probe.inputs.data());
+  auto inputs = Memory::of(backend, {bytes, bytes + probe.inputs.size() * 4});
+  if (!inputs.ok()) return inputs.status();
+  const std::size_t count = std::size_t{probe.records()} * probe.result_words;
+  auto results = Memory::allocate(backend, static_cast<std::int64_t>(count * 4));
+  if (!results.ok()) return results.status();
+  qt_args args{};
+  args.m = probe.records();
+  args.batch = args.groups = 1;
+  args.a.data = inputs->data();
+  args.d.data = results->data();
+  Launch launch;
+  launch.grid[0] = (probe.records() + probe.threads - 1) / probe.threads;
+  launch.block[0] = probe.threads;
+  const bool entered = backend.enter();
+  const Status started = backend.launch(**kernel, launch, args, nullptr);
+  if (entered) backend.leave();
+  if (!started.ok()) return started;
+  if (auto status = backend.synchronize(); !status.ok()) return status;
+  auto read = results->read();
+  if (!read.ok()) return read.status();
+  std::vector<std::uint32_t> out(count);
+  std::memcpy(out.data(), read->data(), count * 4);
+  return out;
+}
+
+// What the results say of each random bit: "bit": w where it adds 2^-w of a step.
+ordered_json weights_json(const RoundingProbe& probe, const std::vector<std::uint32_t>& results) {
+  const auto all = weights_of(probe, results);
+  constexpr const char* four[] = {"a", "b", "e", "f"};
+  constexpr const char* two[] = {"x", "y"};
+  ordered_json out;
+  for (std::uint32_t element = 0; element < probe.elements; ++element) {
+    ordered_json of = ordered_json::object();
+    for (int bit = 31; bit >= 0; --bit)
+      if (const int w = all[element][static_cast<std::size_t>(bit)]; w > 0)
+        of[fmt::format("{}", bit)] = w;
+    if (all[element][32] > 0) of["always"] = all[element][32];
+    out[probe.elements == 4 ? four[element] : two[element]] = std::move(of);
+  }
+  return out;
+}
+
+}  // namespace
+
+ordered_json ask_hardware(const std::string& program, const Worker& worker,
+                          std::map<std::string, std::string> settings, const std::string& target) {
+  const auto parsed = parse_target(target_for(target));
+  const auto probe = parsed.ok() ? rounding_probe(*parsed) : std::nullopt;
+  if (!probe) return ordered_json::array();
+  settings["target"] = parsed->key();
+  ordered_json out{{"name", probe->name},
+                   {"question", probe->question},
+                   {"target", parsed->key()},
+                   {"record_words", RoundingProbe::kRecordWords},
+                   {"result_words", probe->result_words},
+                   {"inputs", hex_words(probe->inputs)}};
+  WorkerCommand command;
+  command.arguments = {program, "probe", nlohmann::json{{"settings", settings}}.dump()};
+  command.limits = {kSeconds, 0, 0};
+  const auto report = worker.run(command);
+  out["state"] = !report.ok() ? report.status().message() : report->ending(command.limits);
+  std::istringstream lines(report.ok() ? report->output : std::string());
+  for (std::string text; std::getline(lines, text);) {
+    const auto line = nlohmann::json::parse(text, nullptr, false);
+    if (!line.is_object()) continue;
+    const auto results = words_of(line.value("results", std::string()));
+    if (results.size() != std::size_t{probe->records()} * probe->result_words) {
+      out["state"] = line.value("message", std::string("results are missing"));
+      continue;
+    }
+    out["state"] = "answered";
+    out["results"] = hex_words(results);
+    out["weights"] = weights_json(*probe, results);
+  }
+  return ordered_json::array({std::move(out)});
+}
+
+int answer_questions(const std::string& request, int out) {
+  nlohmann::json answer;
+  try {
+    const auto what = nlohmann::json::parse(request);
+    auto backend = open_trial_backend(what.at("settings"));
+    const auto probe = backend.ok() ? rounding_probe((*backend)->device().target) : std::nullopt;
+    Result<std::vector<std::uint32_t>> results =
+        !backend.ok() ? backend.status()
+        : probe       ? run(**backend, *probe)
+                      : Status(Code::not_supported, "this device is asked nothing");
+    if (results.ok())
+      answer["results"] = hex_words(*results);
+    else
+      answer["message"] = results.status().message();
+  } catch (const nlohmann::json::exception& error) {
+    answer["message"] = error.what();
+  }
+  const auto text = answer.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) + "\n";
+  return write(out, text.data(), text.size()) == static_cast<ssize_t>(text.size()) ? 0 : 1;
+}
+
+}  // namespace quarterturn
