@@ -201,7 +201,8 @@ class Database {
   // ---- misses ----
   Status record_miss(const Miss& miss) { return record_misses({&miss, 1}); }
   Status record_misses(std::span<const Miss> misses);  ///< adds to what is there
-  /// Summed over sources, most time first; without problems whose search is finished by now.
+  /// Summed over sources, most time first; without problems whose search is finished by now. An
+  /// empty class stands for all.
   Result<std::vector<Miss>> misses(std::string_view target, std::string_view performance_class);
   /// The same with those problems: what was served stale or borrowed is counted, too.
   Result<std::vector<Miss>> servings(std::string_view target, std::string_view performance_class);

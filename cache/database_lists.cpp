@@ -192,7 +192,7 @@ Result<std::vector<Miss>> Database::misses(std::string_view target,
                 "LEFT JOIN problem p ON p.key = m.problem "
                 "LEFT JOIN winner w ON w.problem_id = p.id AND w.target = m.target "
                 "AND w.class = m.class AND w.certificate NOT LIKE '%search=unfinished%' "
-                "WHERE m.target = ? AND m.class = ? "
+                "WHERE m.target = ?1 AND (?2 = '' OR m.class = ?2) "
                 "AND w.problem_id IS NULL GROUP BY m.problem ORDER BY 3 DESC, 2 DESC, 1",
                 target, performance_class);
     take_misses(query, target, performance_class, out);

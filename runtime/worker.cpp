@@ -235,6 +235,15 @@ std::string WorkerReport::ending(const WorkerLimits& limits) const {
   return "?";
 }
 
+Code WorkerReport::failure() const {
+  if (end == End::timed_out) return Code::compile_timeout;
+  if (end == End::not_started) return Code::no_compiler;
+  if (end == End::signalled && code == SIGTERM) return Code::interrupted;
+  for (const auto* full : {"No space left on device", "Disk quota exceeded"})
+    if (output.find(full) != std::string::npos) return Code::disk_full;
+  return Code::compile_failed;
+}
+
 Worker::Worker(std::string path)
     : path_(path.empty() ? find_program("quarterturn-worker") : std::move(path)) {
   if (!path_.empty() && ::access(path_.c_str(), X_OK) != 0) path_.clear();

@@ -36,6 +36,10 @@ struct WorkerReport {
   std::string output;
 
   bool succeeded() const { return end == End::exited && code == 0; }
+  /// Of a compiler that did not succeed: compile_failed, or what was not its input's fault:
+  /// compile_timeout, no_compiler, disk_full, and interrupted where somebody sent SIGTERM, as batch
+  /// systems do to all processes of a job.
+  Code failure() const;
   /// "exit status 1", "killed by signal 11 (Segmentation fault)", ...
   std::string ending(const WorkerLimits& limits) const;
 };

@@ -24,12 +24,12 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.footer(kFooter);
   constexpr quarterturn::Register commands[] = {
-      quarterturn::register_devices,  quarterturn::register_shapes,  quarterturn::register_emit,
-      quarterturn::register_compile,  quarterturn::register_bench,   quarterturn::register_tune,
-      quarterturn::register_recheck,  quarterturn::register_replay,  quarterturn::register_check,
-      quarterturn::register_selftest, quarterturn::register_explain, quarterturn::register_report,
-      quarterturn::register_config,   quarterturn::register_lock,    quarterturn::register_bundle,
-      quarterturn::register_db,       quarterturn::register_doctor};
+      quarterturn::register_devices,  quarterturn::register_shapes,   quarterturn::register_emit,
+      quarterturn::register_compile,  quarterturn::register_bench,    quarterturn::register_tune,
+      quarterturn::register_recheck,  quarterturn::register_replay,   quarterturn::register_check,
+      quarterturn::register_selftest, quarterturn::register_explain,  quarterturn::register_report,
+      quarterturn::register_config,   quarterturn::register_lock,     quarterturn::register_bundle,
+      quarterturn::register_db,       quarterturn::register_campaign, quarterturn::register_doctor};
   std::vector<std::pair<CLI::App*, std::function<int()>>> chosen;
   for (const auto command : commands) {
     auto run = command(app);

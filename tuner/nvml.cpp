@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
+
 #include "runtime/cuda/driver_api.hpp"
 
 namespace quarterturn {
@@ -23,6 +25,21 @@ Result<std::string> pci_address(std::int32_t ordinal) {
 }
 
 }  // namespace
+
+std::string gpu_uuid(std::int32_t ordinal) {
+  auto api = cuda::driver_api();
+  if (!api.ok()) return {};
+  using GetUuid = cuda::CUresult (*)(unsigned char*, cuda::CUdevice);
+  auto* symbol = (*api)->library.symbol("cuDeviceGetUuid_v2");
+  if (!symbol) symbol = (*api)->library.symbol("cuDeviceGetUuid");
+  const auto get = reinterpret_cast<GetUuid>(symbol);
+  cuda::CUdevice device = 0;
+  std::array<unsigned char, 16> bytes{};
+  if (!get || (*api)->cuDeviceGet(&device, ordinal) != cuda::kSuccess ||
+      get(bytes.data(), device) != cuda::kSuccess)
+    return {};
+  return {bytes.begin(), bytes.end()};
+}
 
 std::string GpuState::throttle_text() const {
   // nvmlClocksThrottleReason*; bit 0 is "idle", which is none.

@@ -11,6 +11,10 @@
 
 namespace quarterturn {
 
+/// 16 bytes that name a device, or a MIG slice, whatever CUDA_VISIBLE_DEVICES makes of its number;
+/// empty: not told.
+std::string gpu_uuid(std::int32_t ordinal);
+
 struct GpuState {
   double clock_mhz = 0;  ///< of the SMs; 0 where it is not told
   double watts = 0;

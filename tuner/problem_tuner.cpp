@@ -98,6 +98,11 @@ std::vector<Plan> searchable_plans(const Context& context, const Problem& proble
   return context.enabled_plans(problem, kSpaceLimit);
 }
 
+std::vector<Plan> plans_for(const SessionOptions& options, const Context& context,
+                            const Problem& problem) {
+  return options.plans ? options.plans(problem) : searchable_plans(context, problem);
+}
+
 std::unique_ptr<Strategy> strategy_for(const SessionOptions& options, const Space& space) {
   switch (options.search) {
     case SearchKind::exhaustive:
@@ -145,7 +150,7 @@ Space ProblemTuner::make_space() {
       neighbours_of(context_.database(), item_.problem, space.target, env, kNeighbours);
   for (auto& seed : seeds_of(space.neighbours)) space.seeds.push_back(std::move(seed));
   space.plans =
-      known_plans_.empty() ? searchable_plans(context_, item_.problem) : std::move(known_plans_);
+      known_plans_.empty() ? plans_for(options_, context_, item_.problem) : std::move(known_plans_);
   return space;
 }
 

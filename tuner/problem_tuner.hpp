@@ -21,6 +21,9 @@ struct Workshop {
 
 /// Every plan of a problem that a search may try.
 std::vector<Plan> searchable_plans(const Context& context, const Problem& problem);
+/// The same, or what the options say instead.
+std::vector<Plan> plans_for(const SessionOptions& options, const Context& context,
+                            const Problem& problem);
 std::unique_ptr<Strategy> strategy_for(const SessionOptions& options, const Space& space);
 
 /// Submits a plan, and what brings the operands that the problem takes quantised into its layouts.

@@ -8,13 +8,13 @@
 #include <functional>
 #include <thread>
 
+#include "generator/digest.hpp"
 #include "tuner/gpu_observer.hpp"
+#include "tuner/nvml.hpp"
 #include "tuner/problem_tuner.hpp"
 
 namespace quarterturn {
 namespace {
-
-// Assumed until this machine has compiled something.
 
 // Of a layout that another token range of the same weight would choose.
 constexpr std::size_t kPlansOfLayout = 6;
@@ -27,7 +27,7 @@ class LookAhead {
       : key_(item.problem.key()),
         pool_(pool),
         thread_([this, &context, problem = item.problem, &options] {
-          plans_ = searchable_plans(context, problem);
+          plans_ = plans_for(options, context, problem);
           const Target& target = context.backend().device().target;
           const Space space{problem, target, plans_, {}, {}, context.backend().device().units};
           for (const auto& plan : strategy_for(options, space)->next({}, pool_.threads()))
@@ -113,8 +113,16 @@ double progress_within(const Tuned& tuned, std::size_t remaining) {
 }  // namespace
 
 Result<FileLock> device_lock(const Context& context, const std::function<bool()>& interrupted) {
-  const auto byte = static_cast<std::uint64_t>(context.backend().device().ordinal) * 4 +
-                    static_cast<std::uint64_t>(context.backend().device().target.vendor);
+  const DeviceInfo& device = context.backend().device();
+  auto number = static_cast<std::uint64_t>(device.ordinal);
+  // Workers that are given one GPU each all count theirs as the first.
+  if (device.target.vendor == Vendor::nvidia)
+    if (const auto uuid = gpu_uuid(device.ordinal); !uuid.empty()) {
+      const Digest digest = sha256(uuid);
+      number = 0;
+      for (std::size_t i = 0; i < 5; ++i) number = number << 8 | digest[i];
+    }
+  const auto byte = number * 4 + static_cast<std::uint64_t>(device.target.vendor);
   return FileLock::acquire(context.code_store()->folder() + "/tuning.lock", byte,
                            std::chrono::hours(24), LockKind::exclusive, interrupted);
 }
@@ -292,7 +300,7 @@ Status Session::settle(const std::vector<Item>& items, CompilePool& pool,
     const auto item = item_of(problem);
     const bool late = options_.time_limit > 0 && elapsed >= options_.time_limit;
     if (item == items.end() || late || (options_.interrupted && options_.interrupted())) continue;
-    auto plans = searchable_plans(context_, item->problem);
+    auto plans = plans_for(options_, context_, item->problem);
     std::erase_if(plans, [&](const Plan& plan) {
       const Step& main = plan.main_step();
       const Family* family = find_family(main.variant.family);
@@ -370,7 +378,7 @@ Result<std::vector<Estimate>> Session::estimate(const std::vector<Item>& items) 
     if (!winner.ok()) return winner.status();
     estimate.decided = winner->has_value() && options_.cached == Cached::reused;
     const Space space{item.problem, context_.backend().device().target,
-                      searchable_plans(context_, item.problem)};
+                      plans_for(options_, context_, item.problem)};
     estimate.space = space.plans.size();
     estimate.candidates =
         options_.search == SearchKind::exhaustive
@@ -378,8 +386,11 @@ Result<std::vector<Estimate>> Session::estimate(const std::vector<Item>& items) 
             : std::min(space.plans.size(),
                        options_.order.most > 0 ? options_.order.most : standard_budget(space));
     if (estimate.decided) estimate.candidates = 0;
-    estimate.seconds = static_cast<double>(estimate.candidates) *
-                       (compile_seconds / static_cast<double>(options_.jobs) + kTrialSeconds);
+    const auto candidates = static_cast<double>(estimate.candidates);
+    estimate.compile_seconds = candidates * compile_seconds;
+    estimate.device_seconds = candidates * kTrialSeconds;
+    estimate.seconds =
+        estimate.compile_seconds / static_cast<double>(options_.jobs) + estimate.device_seconds;
     estimate.bytes = tuning_bytes(item.problem, context_.backend().device());
     out.push_back(estimate);
   }

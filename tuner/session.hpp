@@ -38,6 +38,8 @@ struct SessionOptions {
   DecisionSettings decision;
   TrialProcessOptions process;
   std::function<bool()> interrupted;
+  /// What may be tried for a problem, the default first; null: every plan (searchable_plans).
+  std::function<std::vector<Plan>(const Problem&)> plans;
 };
 
 /// What happens, for a display.
@@ -94,8 +96,10 @@ struct Estimate {
   bool decided = false;        ///< a stored answer holds
   std::size_t space = 0;       ///< legal plans
   std::size_t candidates = 0;  ///< that the strategy may try
-  double seconds = 0;
-  double bytes = 0;  ///< of device memory, about
+  double compile_seconds = 0;  ///< of one core
+  double device_seconds = 0;   ///< admitting and timing
+  double seconds = 0;          ///< of both, with as many compilers at once as the session has
+  double bytes = 0;            ///< of device memory, about
 };
 
 /// What estimates go by where nothing was recorded, and of admitting and timing one candidate.

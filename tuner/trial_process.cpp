@@ -184,6 +184,11 @@ Status TrialProcess::lost(std::size_t candidate, Loss how, milliseconds limit) {
   }
   if (ended == pid_) pid_ = -1;
   stop();
+  // A batch system ends whole jobs by it, children first or last: no candidate's doing.
+  if (ended > 0 && WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) {
+    losses_[candidate] = Loss::none;
+    return Status(Code::interrupted, "the trial process was asked to end (SIGTERM)");
+  }
   if (ended > 0 && WIFSIGNALED(status))
     return Status(Code::launch_failed, fmt::format("crashed: signal {} ({})", WTERMSIG(status),
                                                    strsignal(WTERMSIG(status))));

@@ -257,7 +257,7 @@ Status HostCompiler::build(std::string_view text, const Target& target,
                           std::chrono::steady_clock::now() - start)
                           .count();
   if (!report.ok()) return report.status();
-  done.log = std::move(report->output);
+  done.log = report->output;
   const auto ending = report->ending(limits_);
   if (report->end == WorkerReport::End::timed_out)
     return Status(Code::compile_timeout,
@@ -267,7 +267,7 @@ Status HostCompiler::build(std::string_view text, const Target& target,
   if (report->end == WorkerReport::End::not_started)
     return Status(Code::no_compiler, fmt::format("{} {}", command_text_, ending));
   if (!report->succeeded())
-    return Status(Code::compile_failed,
+    return Status(report->failure(),
                   fmt::format("{}: {}\n{}", command_text_, ending, beginning_of(done.log, 20)));
   if (!is_shared_object(object))
     return Status(Code::compile_failed,
@@ -279,7 +279,9 @@ Status HostCompiler::build(std::string_view text, const Target& target,
 Status HostCompiler::check(const Target& target, const std::string& directory) const {
   Compilation done;
   auto status = build(kTrivial, target, {}, directory, done);
-  if (status.ok() || status.code() == Code::io_error) return status;
+  // What no compiler could help.
+  for (const Code code : {Code::ok, Code::io_error, Code::disk_full, Code::interrupted})
+    if (status.code() == code) return status;
   return Status(
       Code::no_compiler,
       fmt::format("the C++ compiler cannot build a shared object here: its headers, its "

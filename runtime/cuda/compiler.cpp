@@ -45,12 +45,10 @@ Result<Cubin> Compiler::compile(std::string_view text, const Target& target,
   command.arguments.insert(command.arguments.end(), flags.begin(), flags.end());
   auto report = worker_.run(command);
   if (!report.ok()) return report.status();
-  if (!report->succeeded()) {
-    const bool late = report->end == WorkerReport::End::timed_out;
-    return Status(late ? Code::compile_timeout : Code::compile_failed,
+  if (!report->succeeded())
+    return Status(report->failure(),
                   fmt::format("NVRTC for {}: {}\n{}", target.arch, report->ending(limits_),
                               report->output.substr(0, 2000)));
-  }
   Cubin cubin;
   cubin.log = report->output;
   std::ifstream in(object, std::ios::binary);

@@ -105,11 +105,9 @@ Result<std::string> Clang::compile(std::string_view text, const Target& target,
   auto report = worker_.run(command);
   if (!report.ok()) return report.status();
   if (report->succeeded()) return std::move(report->output);
-  const auto code = report->end == WorkerReport::End::timed_out     ? Code::compile_timeout
-                    : report->end == WorkerReport::End::not_started ? Code::no_compiler
-                                                                    : Code::compile_failed;
-  return Status(code, fmt::format("{} for {}: {}\n{}", command_, target.arch,
-                                  report->ending(limits_), cpu::beginning_of(report->output, 20)));
+  return Status(report->failure(),
+                fmt::format("{} for {}: {}\n{}", command_, target.arch, report->ending(limits_),
+                            cpu::beginning_of(report->output, 20)));
 }
 
 }  // namespace quarterturn::hip

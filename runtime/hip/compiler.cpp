@@ -22,10 +22,8 @@ std::string helper_beside(const std::string& worker) {
 }
 
 Status failure_of(const WorkerReport& report, const WorkerLimits& limits, std::string_view arch) {
-  const bool late = report.end == WorkerReport::End::timed_out;
-  return Status(late ? Code::compile_timeout : Code::compile_failed,
-                fmt::format("hipRTC for {}: {}\n{}", arch, report.ending(limits),
-                            report.output.substr(0, 2000)));
+  return Status(report.failure(), fmt::format("hipRTC for {}: {}\n{}", arch, report.ending(limits),
+                                              report.output.substr(0, 2000)));
 }
 
 // The rest of the line that starts with `word` and a space.

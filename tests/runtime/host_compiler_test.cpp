@@ -116,6 +116,8 @@ TEST_CASE("host_compiler.planted compilers that misbehave cost one call") {
   };
   CHECK(compile("sleep 60", limits).code() == Code::compile_timeout);
   CHECK(compile("kill -SEGV $$", limits).code() == Code::no_compiler);
+  CHECK(compile("kill -TERM $$", limits).code() == Code::interrupted);
+  CHECK(compile("echo 'x.s: No space left on device'; exit 1", limits).code() == Code::disk_full);
   const auto greedy = compile("x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done", limits);
   CHECK_FALSE(greedy.ok());
   CHECK(compile("head -c 100000 /dev/urandom; exit 0", limits).code() == Code::no_compiler);

@@ -231,6 +231,7 @@ inline std::vector<std::string> rows(const std::string& database, const std::str
   std::vector<std::string> out;
   sqlite3* handle = nullptr;
   REQUIRE(sqlite3_open_v2(database.c_str(), &handle, SQLITE_OPEN_READWRITE, nullptr) == SQLITE_OK);
+  sqlite3_busy_timeout(handle, 10000);
   sqlite3_stmt* statement = nullptr;
   REQUIRE(sqlite3_prepare_v2(handle, query.c_str(), -1, &statement, nullptr) == SQLITE_OK);
   while (sqlite3_step(statement) == SQLITE_ROW) {

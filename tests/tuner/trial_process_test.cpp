@@ -116,6 +116,15 @@ TEST_CASE("a trial program that is missing or is another program is an error wit
   const auto index = other.add(Plan{});
   CHECK(!other.admit(index).status.ok());
   CHECK(other.loss(index) == Loss::crashed);
+  // Whoever ends a job tells all its processes: that is no candidate's crash.
+  const TemporaryFolder folder;
+  options.program = (folder / "ended").string();
+  std::ofstream(options.program) << "#!/bin/sh\nkill -TERM $$\n";
+  chmod(options.program.c_str(), 0755);
+  TrialProcess ended(problem(), options);
+  const auto last = ended.add(Plan{});
+  CHECK(ended.admit(last).status.code() == Code::interrupted);
+  CHECK(ended.loss(last) == Loss::none);
 }
 
 TEST_CASE("one process serves a second problem, and what was said of the first is forgotten") {

@@ -101,6 +101,7 @@ std::function<int()> register_selftest(CLI::App& app);
 std::function<int()> register_lock(CLI::App& app);
 std::function<int()> register_bundle(CLI::App& app);
 std::function<int()> register_db(CLI::App& app);
+std::function<int()> register_campaign(CLI::App& app);
 std::function<int()> register_doctor(CLI::App& app);
 
 }  // namespace quarterturn

@@ -14,11 +14,13 @@ void note(int) { interrupted = 1; }
 
 }  // namespace
 
-void watch_interrupts() {
+void watch_interrupts(SecondSignal second) {
   struct sigaction action {};
   action.sa_handler = note;
   action.sa_flags = static_cast<int>(SA_RESETHAND);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaction(signal, &action, nullptr);
+  sigaction(SIGINT, &action, nullptr);
+  if (second == SecondSignal::ignored) action.sa_flags = SA_RESTART;
+  for (const int signal : {SIGTERM, SIGHUP}) sigaction(signal, &action, nullptr);
 }
 
 bool is_interrupted() { return interrupted != 0; }

@@ -3,9 +3,12 @@
 
 namespace quarterturn {
 
-/// Begins to watch SIGINT, SIGTERM and SIGHUP. A second signal ends the process at once; all that
-/// was done is stored by then.
-void watch_interrupts();
+/// What a second signal does: all that was done is stored by then, but may have to be copied out. A
+/// second SIGINT always ends the process.
+enum class SecondSignal { ends, ignored };
+
+/// Begins to watch SIGINT, SIGTERM and SIGHUP.
+void watch_interrupts(SecondSignal second = SecondSignal::ends);
 bool is_interrupted();
 
 }  // namespace quarterturn
