@@ -25,7 +25,8 @@ Status read_struct(const Struct* given, const char* name, std::size_t least, Str
   if (!given) return Status(Code::invalid_argument, fmt::format("{} is NULL", name));
   const std::size_t size = given->struct_size;
   const auto* bytes = reinterpret_cast<const unsigned char*>(given);
-  if (size < least || size > (1u << 16))
+  constexpr std::size_t most = 4096;  // of any version: what a wrong size may make us read
+  if (size < least || size > most)
     return Status(Code::invalid_argument,
                   fmt::format("{}->struct_size = {}: set it by the matching qturn_*_init function",
                               name, size));
