@@ -39,10 +39,7 @@ std::vector<Job> jobs_of(const Family& family, std::initializer_list<const char*
     jobs.push_back(job_of(family, product(DType::bf16), first, v, first.arch));
   auto problems = epilogue_problems(Contract::exact, Spread::any, DType::bf16);
   // The forms of each kind that take most registers.
-  std::erase_if(problems, [](const Problem& p) {
-    return p.epilogue == Epilogue::gelu_tanh || p.epilogue == Epilogue::dgelu_tanh ||
-           p.epilogue == Epilogue::gelu || p.epilogue == Epilogue::dswiglu_interleaved;
-  });
+  std::erase_if(problems, [](const Problem& p) { return is_light(p.epilogue); });
   for (const auto& p : grouped_products()) problems.push_back(p);
   problems.push_back(product(DType::f32));
   for (const auto& p : problems) {

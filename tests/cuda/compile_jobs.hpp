@@ -60,6 +60,12 @@ inline std::vector<Problem> epilogue_problems(Contract contract, Spread spread, 
   return out;
 }
 
+// Whether another form of the kind takes as many registers or more.
+inline bool is_light(Epilogue epilogue) {
+  return epilogue == Epilogue::gelu_tanh || epilogue == Epilogue::dgelu_tanh ||
+         epilogue == Epilogue::gelu || epilogue == Epilogue::dswiglu_interleaved;
+}
+
 struct Job {
   std::string name, arch, text;
   std::vector<std::string> flags;
