@@ -8,6 +8,7 @@ import sys
 import unittest
 from unittest import mock
 
+os.environ["JAX_PLATFORMS"] = "cpu"  # where the contexts here are
 sys.path.insert(0, os.environ["QTURN_PYTHON"])
 
 try:
