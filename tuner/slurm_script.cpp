@@ -28,7 +28,7 @@ if [ "$code" -gt 128 ] && { [ "$code" -eq 130 ] || [ "${SLURM_RESTART_COUNT:-0}"
   job="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
   if [ "$(squeue --noheader --jobs="$job" --format=%T 2>/dev/null)" = RUNNING ]; then
     echo "shard $SLURM_ARRAY_TASK_ID: back to the queue (the worker ended with code $code)" >&2
-    scontrol requeue "$job" && sleep 60
+    scontrol requeue "$job" && { sleep 30 & wait $!; }
   fi
 fi
 exit "$code"

@@ -349,7 +349,8 @@ TEST_CASE("campaign.the batch script is a shell's, whatever names hold") {
                            "cluster work '/shared/it'\\''s here/a.campaign' --shard "})
     CHECK_MESSAGE(text.find(line) != std::string::npos, line);
   CHECK(text.find("partition") == std::string::npos);
-  CHECK(text.find('{') == text.find("{ ["));  // nothing is left to be filled in
+  CHECK(text.find("{launch}") == std::string::npos);
+  CHECK(text.find("{restarts}") == std::string::npos);
   const TemporaryFolder folder;
   const auto path = folder.script("job", text.substr(text.find('\n') + 1));
   CHECK(std::system(("bash -n " + path).c_str()) == 0);
