@@ -128,7 +128,13 @@ Result<std::shared_ptr<const Executable>> LocalTrials::executable(std::size_t ca
 
 Verdict LocalTrials::admit(std::size_t candidate, Depth depth) {
   auto loaded = executable(candidate);
-  if (!loaded.ok()) return {loaded.status(), {}};
+  if (!loaded.ok()) {
+    // Code that is not accepted (it spills, or lacks an entry) says nothing of results.
+    const Status& status = loaded.status();
+    return {
+        status.code() == Code::rejected ? Status(Code::compile_failed, status.message()) : status,
+        {}};
+  }
   return admission_.admit(**loaded, depth);
 }
 
