@@ -10,7 +10,7 @@
 namespace quarterturn {
 namespace {
 
-constexpr double kLeastNoise = 0.01;
+constexpr double kNoiseOfWinners = 0.01;
 
 using Class = std::pair<std::string, std::string>;  // target, performance class
 
@@ -45,7 +45,7 @@ const StoredStep* before(const History& history, std::size_t step) {
 }
 
 bool is_slower(const Winner& winner, const Winner& than) {
-  const double noise = std::max({winner.noise, than.noise, kLeastNoise});
+  const double noise = std::max({winner.noise, than.noise, kNoiseOfWinners});
   return winner.median_ns > 0 && than.median_ns > 0 &&
          winner.median_ns > (1 + noise) * than.median_ns;
 }

@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::int64_t kVersion = 1;
+constexpr std::int64_t kCampaignVersion = 1;
 constexpr std::size_t kMostShards = 100000;
 // A compiler, and the data of trials beside it.
 constexpr double kCompilerBytes = 0.5 * (1 << 30), kWorkerBytes = 1.0 * (1 << 30);
@@ -119,7 +119,7 @@ std::string Campaign::text() const {
   std::string out = fmt::format(
       "{{\"quarterturn_campaign\": {},\n\"target\": {},\n\"search\": {},\n\"shards\": {},\n"
       "\"problems\": [",
-      kVersion, Json(target).dump(), head.dump(), shards);
+      kCampaignVersion, Json(target).dump(), head.dump(), shards);
   for (std::size_t i = 0; i < problems.size(); ++i)
     out += (i == 0 ? "\n " : ",\n ") + to_row(problems[i]).dump();
   return out + "\n]}\n";
@@ -141,10 +141,10 @@ Result<Campaign> parse_campaign(std::string_view text) {
   Campaign out;
   try {
     const auto version = json.at("quarterturn_campaign").get<std::int64_t>();
-    if (version > kVersion)
-      return Status(
-          Code::newer_version,
-          fmt::format("the campaign has version {}; this program reads {}", version, kVersion));
+    if (version > kCampaignVersion)
+      return Status(Code::newer_version,
+                    fmt::format("the campaign has version {}; this program reads {}", version,
+                                kCampaignVersion));
     json.at("target").get_to(out.target);
     const auto& search = json.at("search");
     search.at("candidates").get_to(out.search.candidates);

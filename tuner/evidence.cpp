@@ -9,7 +9,7 @@ namespace {
 constexpr double kWidthOfInterval = 2 * 1.96;  // a trial's 95 % interval in standard errors
 constexpr double kSure = 3.29;                 // one error in 2,000 a plan
 constexpr double kLeastError = 1e-3;           // no trial knows its speed-up better than this
-constexpr double kLeastNoise = 2e-3;
+constexpr double kAssumedNoise = 2e-3;
 
 bool is_usable(const Trial& trial) {
   return is_evidence(trial.kind) && trial.status == TrialStatus::ok && trial.ratio > 0 &&
@@ -53,7 +53,7 @@ Evidence evidence_of(const std::vector<Trial>& trials) {
     if (is_usable(trial) && trial.kind == TrialKind::timing)
       newest = std::max(newest, version_of(trial.env->library));
   Evidence out;
-  out.noise = kLeastNoise;
+  out.noise = kAssumedNoise;
   for (const auto& trial : trials) {
     out.count += is_evidence(trial.kind);
     if (!is_usable(trial) || version_of(trial.env->library) < newest) continue;

@@ -15,7 +15,7 @@
 namespace quarterturn {
 namespace {
 
-constexpr double kLeastNoise = 0.01;  // three trials tell no less apart
+constexpr double kNoiseOfThree = 0.01;  // three trials tell no less apart
 
 // What the machine lacks; the next answer would fail alike, and nothing is said against this one.
 bool is_the_machines_fault(Code code) {
@@ -56,7 +56,7 @@ Result<std::vector<StaleAnswer>> stale_answers(Context& context) {
 Rechecked::Answer judge_recheck(const std::vector<double>& log_speedups, double low, double noise) {
   if (log_speedups.empty()) return Rechecked::Answer::fallback;
   const double found = median(log_speedups);
-  const double zone = std::log1p(std::max(noise, kLeastNoise));
+  const double zone = std::log1p(std::max(noise, kNoiseOfThree));
   if (found >= std::log(std::max(low, 1.0)) - zone && found > -zone) return Rechecked::Answer::kept;
   return found > zone ? Rechecked::Answer::queued : Rechecked::Answer::fallback;
 }
