@@ -47,7 +47,7 @@ struct Unproven : Setup {
   }
 };
 
-Problem problem() {
+Problem unproven_problem() {
   Problem p;
   p.op = Op::hadamard_gemm;
   p.role = Role::fprop;
@@ -65,7 +65,7 @@ std::string product_of(const PreparedPlan& plan) {
 }
 
 std::string product_of(Context& context) {
-  const auto plan = context.prepare(problem());
+  const auto plan = context.prepare(unproven_problem());
   REQUIRE_MESSAGE(plan.ok(), plan.status().message());
   return product_of(**plan);
 }
@@ -85,9 +85,9 @@ TEST_CASE("proofs.a family is proved once for a device, a compiler and a revisio
   setup.prover(std::string(kOpened) + "\n" + kRight + "\n" + kRight);
   {
     const auto context = setup.open();
-    const auto before = context->explain(problem());
+    const auto before = context->explain(unproven_problem());
     CHECK(before.find(R"("state":"unproven")") != std::string::npos);
-    CHECK(context->choose(problem()).ok());
+    CHECK(context->choose(unproven_problem()).ok());
     CHECK(setup.asked().empty());
     CHECK(product_of(*context) == "cuda_gemm_sm120");
     REQUIRE(setup.asked().size() == 1);
@@ -96,10 +96,11 @@ TEST_CASE("proofs.a family is proved once for a device, a compiler and a revisio
     CHECK(request.find("gemm=cuda_gemm_sm120/") != std::string::npos);
     CHECK(request.find(R"("backend":"cuda")") != std::string::npos);
     CHECK(request.find(setup.folder.file("code")) != std::string::npos);
-    CHECK(context->explain(problem()).find(R"("state":"proven here")") != std::string::npos);
+    CHECK(context->explain(unproven_problem()).find(R"("state":"proven here")") !=
+          std::string::npos);
     CHECK(product_of(*context) == "cuda_gemm_sm120");
     // Other problems of the same families need no proof of their own.
-    auto other = problem();
+    auto other = unproven_problem();
     other.k = Extent::exactly(512);
     CHECK(context->prepare(other).ok());
     CHECK(setup.asked().size() == 1);
@@ -129,7 +130,7 @@ TEST_CASE("proofs.one that is wrong, crashes or hangs is put in quarantine, and 
     REQUIRE(held->size() == 1);
     CHECK(held->front().subject == "cuda_gemm_sm120/1");
     CHECK(quarantine_reason_name(held->front().reason) == reason);
-    const auto explained = context->explain(problem());
+    const auto explained = context->explain(unproven_problem());
     CHECK(explained.find(R"("held_back":{"plan":")") != std::string::npos);
     CHECK(explained.find(R"("state":"failed")") != std::string::npos);
     // Neither this context nor another tries it again, until the entry is lifted.
@@ -155,7 +156,7 @@ TEST_CASE("proofs.what says nothing of a family puts nothing in quarantine, and 
     Unproven setup;
     setup.prover(lines);
     const auto context = setup.open();
-    const auto plan = context->prepare(problem());
+    const auto plan = context->prepare(unproven_problem());
     REQUIRE(!plan.ok());
     CHECK(plan.status().code() == Code::unproven);
     CHECK_MESSAGE(plan.status().message().find(reason) != std::string::npos,
@@ -163,7 +164,7 @@ TEST_CASE("proofs.what says nothing of a family puts nothing in quarantine, and 
     CHECK(context->database().quarantine()->empty());
     // Not again before a reload.
     const auto asked = setup.asked().size();
-    CHECK(!context->prepare(problem()).ok());
+    CHECK(!context->prepare(unproven_problem()).ok());
     CHECK(setup.asked().size() == asked);
     setup.prover(std::string(kOpened) + "\n" + kRight + "\n" + kRight);
     REQUIRE(context->reload(Reload::replace).ok());
@@ -181,8 +182,8 @@ TEST_CASE("proofs.without a child, families that are on record serve, and others
     INFO(words);
     setup.variables = variables;
     const auto context = setup.open();
-    CHECK(context->supports(problem()).code() == Code::unproven);
-    const auto plan = context->prepare(problem());
+    CHECK(context->supports(unproven_problem()).code() == Code::unproven);
+    const auto plan = context->prepare(unproven_problem());
     CHECK(plan.status().code() == Code::unproven);
     CHECK_MESSAGE(plan.status().message().find(words) != std::string::npos,
                   plan.status().message());
@@ -192,8 +193,8 @@ TEST_CASE("proofs.without a child, families that are on record serve, and others
   setup.variables = {};
   const auto context = setup.open();
   Trial trial;
-  trial.problem = problem().key();
-  for (const auto& plan : plans(problem(), context->backend().device().target, 2000))
+  trial.problem = unproven_problem().key();
+  for (const auto& plan : plans(unproven_problem(), context->backend().device().target, 2000))
     if (plan.main_step().variant.family == "cuda_gemm_mma") trial.plan = plan.text();
   trial.env = std::make_shared<Env>(context->env());
   trial.kind = TrialKind::admission;
@@ -204,7 +205,7 @@ TEST_CASE("proofs.without a child, families that are on record serve, and others
   REQUIRE(context->database().export_snapshot(setup.folder.file("snapshot")).ok());
   Unproven elsewhere;
   elsewhere.variables = lacks.at("no_jit");
-  CHECK(!elsewhere.open()->prepare(problem()).ok());
+  CHECK(!elsewhere.open()->prepare(unproven_problem()).ok());
   elsewhere.variables["QTURN_SNAPSHOTS"] = setup.folder.file("snapshot");
   CHECK(product_of(*elsewhere.open()) == "cuda_gemm_mma");
   setup.variables = {{"QTURN_UNPROVEN", "serve"}};

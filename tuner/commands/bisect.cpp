@@ -18,7 +18,7 @@
 namespace quarterturn {
 namespace {
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kBisectFooter = R"(Examples:
   qturn db bisect /shared/quarterturn --shape 512x4096x14336
   qturn db bisect /shared/quarterturn --problem 'op=gemm ...' --measure --good 3
 
@@ -175,7 +175,7 @@ int bisect_all(const GlobalOptions& global, const BisectOptions& options) {
 std::function<int()> register_bisect(CLI::App& db) {
   auto* command = db.add_subcommand(
       "bisect", "Find the generation since which a problem is slower, or served by another plan");
-  command->footer(kFooter);
+  command->footer(kBisectFooter);
   auto global = std::make_shared<GlobalOptions>();
   auto options = std::make_shared<BisectOptions>();
   command->add_option("FOLDER", options->folder, "The published folder")->required();

@@ -12,7 +12,7 @@
 namespace quarterturn {
 namespace {
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kCheckFooter = R"(Examples:
   qturn check                                  every stored answer for this device
   qturn check --model Llama-3.1-8B --tokens 1,512
   qturn check --shape 512x4096x14336 --rotation 128
@@ -172,7 +172,7 @@ int check(const WorkOptions& work, const GlobalOptions& global) {
 
 std::function<int()> register_check(CLI::App& app) {
   auto* command = app.add_subcommand("check", "Hold plans against the scalar reference again");
-  command->footer(kFooter);
+  command->footer(kCheckFooter);
   auto work = std::make_shared<WorkOptions>();
   auto global = std::make_shared<GlobalOptions>();
   add_work(*command, *work);

@@ -15,7 +15,7 @@
 namespace quarterturn {
 namespace {
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kDoctorFooter = R"(Examples:
   qturn doctor
   srun --ntasks-per-node=1 qturn doctor --cluster --shared /shared/scratch > nodes.jsonl
   qturn doctor --compare nodes.jsonl
@@ -156,7 +156,7 @@ std::function<int()> register_doctor(CLI::App& app) {
   auto global = std::make_shared<GlobalOptions>();
   add_database(*command, *global);
   add_json(*command, *global);
-  command->footer(kFooter);
+  command->footer(kDoctorFooter);
   const auto cluster = register_cluster(*command);
   return [global, cluster] {
     if (const auto code = cluster(*global)) return *code;

@@ -28,7 +28,7 @@ struct RecheckOptions {
   bool served = false, dry_run = false;
 };
 
-Table result_table() {
+Table recheck_table() {
   return Table(
       {"problem", "answer", "calls", "before", "now", "low", "high", "seconds", "plan", "reason"});
 }
@@ -47,7 +47,7 @@ int recheck(const GlobalOptions& global, const RecheckOptions& options) {
   auto stale = stale_answers(**context);
   if (!stale.ok()) return fail(stale.status());
   if (options.served) std::erase_if(*stale, [](const auto& one) { return one.calls == 0; });
-  Table table = result_table();
+  Table table = recheck_table();
   if (options.dry_run) {
     for (const auto& one : *stale) {
       Rechecked waiting;

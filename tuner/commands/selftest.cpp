@@ -19,7 +19,7 @@
 namespace quarterturn {
 namespace {
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kSelftestFooter = R"(Examples:
   qturn selftest                                on the first GPU, else the CPU
   qturn selftest --device hip:0 -o mi355x.json
   qturn selftest --family cuda_gemm_sm120
@@ -240,7 +240,7 @@ int selftest(const GlobalOptions& global, const SelftestOptions& options) {
 std::function<int()> register_selftest(CLI::App& app) {
   auto* command =
       app.add_subcommand("selftest", "Hold every family of kernels against the reference here");
-  command->footer(kFooter);
+  command->footer(kSelftestFooter);
   auto global = std::make_shared<GlobalOptions>();
   auto options = std::make_shared<SelftestOptions>();
   add_device(*command, *global);
