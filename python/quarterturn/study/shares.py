@@ -72,8 +72,8 @@ class Step:
         self.optimizer.zero_grad()
 
 
-def kernel_times(step, batch, steps):
-    """Milliseconds a step by part, and of the wall clock."""
+def wall_clock(step, batch, steps):
+    """Milliseconds a step."""
     import torch
     for _ in range(5):
         step(batch)
@@ -82,8 +82,14 @@ def kernel_times(step, batch, steps):
     for _ in range(steps):
         step(batch)
     torch.cuda.synchronize()
+    return 1e3 * (time.perf_counter() - begin) / steps
+
+
+def kernel_times(step, batch, steps):
+    """Milliseconds a step by part, and of the wall clock."""
+    import torch
     out = dict.fromkeys(PARTS, 0.0)
-    out["ms"] = 1e3 * (time.perf_counter() - begin) / steps
+    out["ms"] = wall_clock(step, batch, steps)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for _ in range(steps):
             step(batch)
@@ -96,6 +102,8 @@ def kernel_times(step, batch, steps):
 
 
 def measured(given, shape, batch, say):
+    """Rows so far, after each arm."""
+    import torch
     from . import arms
     rows = []
 
@@ -112,8 +120,12 @@ def measured(given, shape, batch, say):
             continue
         add(name, recipe)
         if name == "bf16":
+            yield rows
             continue
         row = rows[-1]
+        if given.compiled:
+            torch._dynamo.reset()
+            row["compiled"] = wall_clock(Step(given, shape, recipe, True), batch, given.steps)
         products = [getattr(recipe, role) for role in ("fprop", "dgrad", "wgrad")]
         for what, change, wanted in (
                 ("rotation", without_rotation, any(p.quantized and p.rotation for p in products)),
@@ -122,20 +134,20 @@ def measured(given, shape, batch, say):
             if wanted:
                 plain = kernel_times(Step(given, shape, change(recipe), False), batch, given.steps)
                 row[what] = row["quantise"] - plain["quantise"]
-    return rows
+        yield rows
 
 
 def markdown(facts, rows):
     base = rows[0]["ms"]
     head = ("arm", "ms a step", "of bf16 compiled", *(f"{part} ms" for part in PARTS), "of "
-            "quantise: rotation ms", "noise ms")
+            "quantise: rotation ms", "noise ms", "ms a step, compiled")
     lines = ["# Where a step's time goes", "", facts, "", "| " + " | ".join(head) + " |",
              "|" + "---|" * len(head)]
     for row in rows:
         cells = [row["arm"], f"{row['ms']:.2f}", f"{row['ms'] / base:.2f}",
                  *(f"{row[part]:.2f}" for part in PARTS),
                  *("" if row.get(name) is None else f"{row[name]:.2f}"
-                   for name in ("rotation", "noise"))]
+                   for name in ("rotation", "noise", "compiled"))]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -149,6 +161,7 @@ def main(argv=None):
     add("--data", help="a file or folder of bytes (default: the sources of Python's library)")
     add("--width", type=int, help="of the model, instead of its own; inner grows with it")
     add("--steps", type=int, default=10)
+    add("--compiled", action="store_true", help="time compiled steps of every arm, too")
     given = parser.parse_args(argv)
     import torch
     from .. import version
@@ -162,12 +175,13 @@ def main(argv=None):
         shape = dataclasses.replace(shape, inner=inner,
                                     heads=given.width // 64, width=given.width)
     text = data.Data(given.data, shape, "cuda", model.encoder(given.model))
-    rows = measured(given, shape, text.batch(0, 0), lambda line: print(line, file=sys.stderr))
     facts = (f"{given.model} {dataclasses.asdict(shape)}, {given.steps} steps each; "
              f"{torch.cuda.get_device_name(0)}; quarterturn {version()}, torch {torch.__version__}")
     given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "shares.json").write_text(json.dumps({"facts": facts, "rows": rows}))
-    (given.out / "shares.md").write_text(markdown(facts, rows))
+    for rows in measured(given, shape, text.batch(0, 0),
+                         lambda line: print(line, file=sys.stderr)):
+        (given.out / "shares.json").write_text(json.dumps({"facts": facts, "rows": rows}))
+        (given.out / "shares.md").write_text(markdown(facts, rows))
     print(markdown(facts, rows))
     return 0
 
