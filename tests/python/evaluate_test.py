@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -59,6 +60,39 @@ class EvaluateTest(unittest.TestCase):
         digests = {self.evaluated("--recipe", "te_mxfp4", "--batch-invariant", "--batch", batch)
                    ["outcomes"][0]["digest"] for batch in ("1", "3", "10")}
         self.assertEqual(len(digests), 1)
+
+    @unittest.skipUnless(os.environ.get("QTURN_PROGRAM"), "needs the program qturn")
+    def test_a_lock_file_pins_what_runs(self):
+        free = self.evaluated("--recipe", "te_mxfp4")["outcomes"][0]
+        lock = str(self.folder / "plans.lock")
+        problems = [word for row in free["kernels"] for word in ("--problem", row["problem"])]
+        subprocess.run([os.environ["QTURN_PROGRAM"], "lock", "write", "-o", lock, "--device", "cpu",
+                        *problems], check=True, stdout=subprocess.DEVNULL)
+        words = [sys.executable, "-m", "quarterturn.evaluate", str(self.checkpoint), "--data",
+                 str(self.data), "--device", "cpu", "--windows", "10", "--lock", lock, "--json"]
+        environment = {**os.environ, "PYTHONPATH": os.environ["QTURN_PYTHON"]}
+        pinned = subprocess.run([*words, "--recipe", "te_mxfp4"], check=False, env=environment,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.assertEqual(pinned.returncode, 0, pinned.stderr)
+        pinned = json.loads(pinned.stdout)["outcomes"][0]
+        self.assertEqual(pinned["digest"], free["digest"])
+        self.assertEqual({row["problem"] for row in pinned["kernels"]},
+                         {row["problem"] for row in free["kernels"]})
+        # Without the plans that measure layers' errors, those are left out.
+        few = [word for row in free["kernels"] if "op=dequantize" not in row["problem"]
+               for word in ("--problem", row["problem"])]
+        subprocess.run([os.environ["QTURN_PROGRAM"], "lock", "write", "-o", lock, "--device", "cpu",
+                        *few], check=True, stdout=subprocess.DEVNULL)
+        pinned = subprocess.run([*words, "--recipe", "te_mxfp4"], check=True, env=environment,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.assertIn("left out", pinned.stderr)
+        pinned = json.loads(pinned.stdout)["outcomes"][0]
+        self.assertEqual((pinned["digest"], pinned["layers"]), (free["digest"], {}))
+        # What the file does not name is refused.
+        other = subprocess.run([*words, "--recipe", "quartet"], check=False, env=environment,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.assertEqual(other.returncode, 1)
+        self.assertIn("lock", other.stderr)
 
     def test_two_recipes_are_compared_window_by_window(self):
         told = self.evaluated("--compare", "bf16", "te_mxfp4")
