@@ -11,7 +11,7 @@
 namespace quarterturn {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::int64_t kVersion = 1;
 constexpr std::size_t kMostBytes = std::size_t{1} << 28;
@@ -50,17 +50,21 @@ Uuid uuid_of(const std::string& given) {
   return *out;
 }
 
-void put(Json& row, const char* name, const std::string& value) { row[name] = value; }
-void put(Json& row, const char* name, std::int64_t value) { row[name] = value; }
-void put(Json& row, const char* name, double value) { row[name] = value; }
-void put(Json& row, const char* name, TrialKind value) { row[name] = trial_kind_name(value); }
-void put(Json& row, const char* name, TrialStatus value) { row[name] = trial_status_name(value); }
+void put(OrderedJson& row, const char* name, const std::string& value) { row[name] = value; }
+void put(OrderedJson& row, const char* name, std::int64_t value) { row[name] = value; }
+void put(OrderedJson& row, const char* name, double value) { row[name] = value; }
+void put(OrderedJson& row, const char* name, TrialKind value) {
+  row[name] = trial_kind_name(value);
+}
+void put(OrderedJson& row, const char* name, TrialStatus value) {
+  row[name] = trial_status_name(value);
+}
 
-void take(const Json& value, std::string& out) { out = value.get<std::string>(); }
-void take(const Json& value, std::int64_t& out) { out = value.get<std::int64_t>(); }
-void take(const Json& value, double& out) { out = value.get<double>(); }
+void take(const OrderedJson& value, std::string& out) { out = value.get<std::string>(); }
+void take(const OrderedJson& value, std::int64_t& out) { out = value.get<std::int64_t>(); }
+void take(const OrderedJson& value, double& out) { out = value.get<double>(); }
 template <class Enum, class Name>
-void take_named(const Json& value, Enum& out, int most, const Name& name_of) {
+void take_named(const OrderedJson& value, Enum& out, int most, const Name& name_of) {
   const auto given = value.get<std::string>();
   for (int i = 0; i <= most; ++i)
     if (name_of(static_cast<Enum>(i)) == given) {
@@ -69,38 +73,38 @@ void take_named(const Json& value, Enum& out, int most, const Name& name_of) {
     }
   throw BadRow{fmt::format("'{}' is not known", given)};
 }
-void take(const Json& value, TrialKind& out) {
+void take(const OrderedJson& value, TrialKind& out) {
   take_named(value, out, static_cast<int>(TrialKind::control), trial_kind_name);
 }
-void take(const Json& value, TrialStatus& out) {
+void take(const OrderedJson& value, TrialStatus& out) {
   take_named(value, out, static_cast<int>(TrialStatus::rejected), trial_status_name);
 }
 
 template <class T>
-void take(const Json& row, const char* name, T& out) {
+void take(const OrderedJson& row, const char* name, T& out) {
   const auto found = row.find(name);
   if (found == row.end()) throw BadRow{fmt::format("'{}' is missing", name)};
   try {
     take(*found, out);
-  } catch (const Json::exception&) {
+  } catch (const OrderedJson::exception&) {
     throw BadRow{fmt::format("'{}' has the wrong type", name)};
   }
 }
 
 std::string env_name(const Env& env) { return hex(env.hash()).substr(0, 16); }
 
-Json to_row(const Env& env) {
+OrderedJson to_row(const Env& env) {
   return {{"env", env_name(env)},   {"target", env.target},   {"class", env.performance_class},
           {"driver", env.driver},   {"toolkit", env.toolkit}, {"compiler", env.compiler},
           {"library", env.library}, {"product", env.product}};
 }
 
-Json to_row(const Trial& trial) {
-  Json row = {{"uuid", text(trial.uuid)},
-              {"problem", trial.problem},
-              {"plan", trial.plan},
-              {"env", env_name(*trial.env)},
-              {"campaign", text(trial.campaign)}};
+OrderedJson to_row(const Trial& trial) {
+  OrderedJson row = {{"uuid", text(trial.uuid)},
+                     {"problem", trial.problem},
+                     {"plan", trial.plan},
+                     {"env", env_name(*trial.env)},
+                     {"campaign", text(trial.campaign)}};
 #define X(type, name, meaning) put(row, #name, trial.name);
   QTURN_TRIAL_FIELDS(X)
 #undef X
@@ -108,7 +112,7 @@ Json to_row(const Trial& trial) {
   return row;
 }
 
-Json to_row(const Winner& winner) {
+OrderedJson to_row(const Winner& winner) {
   return {{"problem", winner.problem},
           {"env", env_name(*winner.env)},
           {"plan", winner.plan},
@@ -125,7 +129,7 @@ Json to_row(const Winner& winner) {
           {"decided", winner.decided}};
 }
 
-Json to_row(const Quarantine& entry) {
+OrderedJson to_row(const Quarantine& entry) {
   return {{"subject", entry.subject},   {"problem", entry.problem},
           {"target", entry.target},     {"class", entry.performance_class},
           {"compiler", entry.compiler}, {"reason", quarantine_reason_name(entry.reason)},
@@ -133,7 +137,7 @@ Json to_row(const Quarantine& entry) {
           {"last", entry.last}};
 }
 
-Json to_row(const Tombstone& tombstone) {
+OrderedJson to_row(const Tombstone& tombstone) {
   return {{"kind", static_cast<std::int32_t>(tombstone.kind)},
           {"subject", hex_of(tombstone.subject)},
           {"reason", tombstone.reason},
@@ -151,7 +155,7 @@ std::string section(const char* name, std::vector<std::string> rows) {
 
 using Envs = std::map<std::string, std::shared_ptr<const Env>>;
 
-std::shared_ptr<const Env> env_of(const Json& row, const Envs& envs) {
+std::shared_ptr<const Env> env_of(const OrderedJson& row, const Envs& envs) {
   std::string name;
   take(row, "env", name);
   const auto found = envs.find(name);
@@ -159,7 +163,7 @@ std::shared_ptr<const Env> env_of(const Json& row, const Envs& envs) {
   return found->second;
 }
 
-Trial trial_of(const Json& row, const Envs& envs) {
+Trial trial_of(const OrderedJson& row, const Envs& envs) {
   Trial out;
   std::string uuid, campaign;
   take(row, "uuid", uuid);
@@ -184,7 +188,7 @@ Trial trial_of(const Json& row, const Envs& envs) {
   return out;
 }
 
-Winner winner_of(const Json& row, const Envs& envs) {
+Winner winner_of(const OrderedJson& row, const Envs& envs) {
   Winner out;
   std::string choice;
   take(row, "problem", out.problem);
@@ -209,7 +213,7 @@ Winner winner_of(const Json& row, const Envs& envs) {
   return out;
 }
 
-Quarantine quarantine_of(const Json& row) {
+Quarantine quarantine_of(const OrderedJson& row) {
   Quarantine out;
   take(row, "subject", out.subject);
   take(row, "problem", out.problem);
@@ -226,7 +230,7 @@ Quarantine quarantine_of(const Json& row) {
   return out;
 }
 
-Tombstone tombstone_of(const Json& row) {
+Tombstone tombstone_of(const OrderedJson& row) {
   Tombstone out;
   std::int64_t kind = 0;
   std::string subject;
@@ -262,7 +266,7 @@ Result<Rows> parse(std::string_view given) {
   if (given.size() > kMostBytes)
     return Status(Code::invalid_argument,
                   fmt::format("{} bytes of JSON; at most {} are read", given.size(), kMostBytes));
-  const Json json = Json::parse(given, nullptr, false);
+  const OrderedJson json = OrderedJson::parse(given, nullptr, false);
   if (!json.is_object() || !json.contains("quarterturn_database"))
     return Status(Code::not_ours,
                   "this is not the JSON of a tuning database: it does not begin "
@@ -288,14 +292,14 @@ Result<Rows> parse(std::string_view given) {
         work(row);
       } catch (const BadRow& error) {
         return bad(error.why);
-      } catch (const Json::exception& error) {
+      } catch (const OrderedJson::exception& error) {
         return bad(error.what());
       }
       ++number;
     }
     return {};
   };
-  Status status = each("envs", [&](const Json& row) {
+  Status status = each("envs", [&](const OrderedJson& row) {
     auto env = std::make_shared<Env>();
     std::string name;
     take(row, "env", name);
@@ -311,15 +315,17 @@ Result<Rows> parse(std::string_view given) {
     envs[name] = std::move(env);
   });
   if (status.ok())
-    status = each("trials", [&](const Json& row) { out.trials.push_back(trial_of(row, envs)); });
-  if (status.ok())
-    status = each("winners", [&](const Json& row) { out.winners.push_back(winner_of(row, envs)); });
-  if (status.ok())
     status =
-        each("quarantine", [&](const Json& row) { out.quarantine.push_back(quarantine_of(row)); });
+        each("trials", [&](const OrderedJson& row) { out.trials.push_back(trial_of(row, envs)); });
   if (status.ok())
-    status =
-        each("tombstones", [&](const Json& row) { out.tombstones.push_back(tombstone_of(row)); });
+    status = each("winners",
+                  [&](const OrderedJson& row) { out.winners.push_back(winner_of(row, envs)); });
+  if (status.ok())
+    status = each("quarantine",
+                  [&](const OrderedJson& row) { out.quarantine.push_back(quarantine_of(row)); });
+  if (status.ok())
+    status = each("tombstones",
+                  [&](const OrderedJson& row) { out.tombstones.push_back(tombstone_of(row)); });
   if (!status.ok()) return status;
   return out;
 }
@@ -367,7 +373,7 @@ Result<std::string> whole_text(Database& database, TrialRows wanted) {
 Result<std::string> to_json(Database& database, TrialRows wanted) {
   try {
     return whole_text(database, wanted);
-  } catch (const Json::exception&) {
+  } catch (const OrderedJson::exception&) {
     return Status(Code::damaged,
                   "a row holds text that is not UTF-8, which JSON cannot hold; `qturn db check` "
                   "looks for damage");

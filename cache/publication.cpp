@@ -21,7 +21,7 @@
 namespace quarterturn {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kManifest = "CURRENT";
 constexpr std::uintmax_t kMostManifestBytes = 16 << 20;
@@ -45,7 +45,7 @@ bool is_sha256(const std::string& text) {
 }
 
 // Others would be rounded or wrapped on their way into an integer, or overflow when one is added.
-std::int64_t whole(const Json& object, const char* name) {
+std::int64_t whole(const OrderedJson& object, const char* name) {
   const auto& value = object.at(name);
   if (!value.is_number_unsigned() ||
       value.get<std::uint64_t>() > static_cast<std::uint64_t>(kMostNumber))
@@ -63,12 +63,12 @@ Status damaged(const std::string& folder, std::string_view why) {
   return Status(Code::damaged, fmt::format("{}: {}", in(folder, kManifest), why));
 }
 
-Json to_json(const Generation& g) {
-  Json out = {{"number", g.number},
-              {"file", g.file},
-              {"content_sha256", g.content},
-              {"winners_sha256", g.winners},
-              {"published_ns", g.published}};
+OrderedJson to_json(const Generation& g) {
+  OrderedJson out = {{"number", g.number},
+                     {"file", g.file},
+                     {"content_sha256", g.content},
+                     {"winners_sha256", g.winners},
+                     {"published_ns", g.published}};
   if (!g.key.empty()) {
     out["ed25519_key"] = g.key;
     out["ed25519_signature"] = g.signature;
@@ -78,14 +78,14 @@ Json to_json(const Generation& g) {
 
 // A file that appears whole or not at all.
 Status write_manifest(const std::string& folder, const Manifest& manifest) {
-  Json json = {{"quarterturn_publication", 1},
-               {"current", manifest.current},
-               {"sequence", manifest.sequence}};
+  OrderedJson json = {{"quarterturn_publication", 1},
+                      {"current", manifest.current},
+                      {"sequence", manifest.sequence}};
   if (!manifest.key.empty()) {
     json["ed25519_key"] = manifest.key;
     json["ed25519_signature"] = manifest.signature;
   }
-  json["generations"] = Json::array();
+  json["generations"] = OrderedJson::array();
   for (const auto& generation : manifest.generations)
     json["generations"].push_back(to_json(generation));
   const std::string temporary = in(folder, fmt::format(".{}.tmp", unique_name()));
@@ -190,7 +190,7 @@ Result<Manifest> read_manifest(const std::string& folder) {
   if (bytes > kMostManifestBytes) return damaged(folder, "is too long for a manifest");
   std::ifstream file(path, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  const auto json = Json::parse(text, nullptr, false);
+  const auto json = OrderedJson::parse(text, nullptr, false);
   try {
     if (json.is_discarded()) return damaged(folder, "is not JSON");
     const auto version = whole(json, "quarterturn_publication");

@@ -15,14 +15,14 @@
 namespace quarterturn {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::int64_t kCampaignVersion = 1;
 constexpr std::size_t kMostShards = 100000;
 // A compiler, and the data of trials beside it.
 constexpr double kCompilerBytes = 0.5 * (1 << 30), kWorkerBytes = 1.0 * (1 << 30);
 
-Json to_row(const CampaignProblem& p) {
+OrderedJson to_row(const CampaignProblem& p) {
   return {{"shard", p.shard},
           {"problem", p.item.problem.key()},
           {"layers", p.item.layers},
@@ -33,7 +33,7 @@ Json to_row(const CampaignProblem& p) {
           {"device_bytes", p.device_bytes}};
 }
 
-Result<CampaignProblem> problem_of(const Json& row) {
+Result<CampaignProblem> problem_of(const OrderedJson& row) {
   CampaignProblem out;
   auto problem = parse_problem(row.at("problem").get<std::string>());
   if (!problem.ok()) return problem.status();
@@ -112,14 +112,14 @@ Result<std::size_t> number_in(const std::function<std::string(const char*)>& var
 }  // namespace
 
 std::string Campaign::text() const {
-  const Json head = {{"candidates", search.candidates},
-                     {"problem_time_limit", search.problem_time_limit},
-                     {"strategy", search.strategy},
-                     {"rounds", search.rounds}};
+  const OrderedJson head = {{"candidates", search.candidates},
+                            {"problem_time_limit", search.problem_time_limit},
+                            {"strategy", search.strategy},
+                            {"rounds", search.rounds}};
   std::string out = fmt::format(
       "{{\"quarterturn_campaign\": {},\n\"target\": {},\n\"search\": {},\n\"shards\": {},\n"
       "\"problems\": [",
-      kCampaignVersion, Json(target).dump(), head.dump(), shards);
+      kCampaignVersion, OrderedJson(target).dump(), head.dump(), shards);
   for (std::size_t i = 0; i < problems.size(); ++i)
     out += (i == 0 ? "\n " : ",\n ") + to_row(problems[i]).dump();
   return out + "\n]}\n";
@@ -135,7 +135,7 @@ std::vector<Item> Campaign::items_of(std::size_t shard) const {
 }
 
 Result<Campaign> parse_campaign(std::string_view text) {
-  const auto json = Json::parse(text, nullptr, false);
+  const auto json = OrderedJson::parse(text, nullptr, false);
   if (!json.is_object() || !json.contains("quarterturn_campaign"))
     return bad("it has no member quarterturn_campaign; `qturn cluster plan -o FILE` writes one");
   Campaign out;
@@ -160,7 +160,7 @@ Result<Campaign> parse_campaign(std::string_view text) {
             fmt::format("a problem is of shard {}, and there are {}", problem->shard, out.shards));
       out.problems.push_back(std::move(*problem));
     }
-  } catch (const Json::exception& error) {
+  } catch (const OrderedJson::exception& error) {
     return bad(error.what());
   }
   if (out.shards > kMostShards) return bad(fmt::format("{} shards are too many", out.shards));

@@ -19,7 +19,7 @@ namespace quarterturn {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::uintmax_t kMostHeartbeatBytes = 4 << 20;
 
@@ -112,36 +112,36 @@ std::string_view state_name(Heartbeat::State state) {
 }
 
 std::string Heartbeat::text() const {
-  Json rows = Json::array();
+  OrderedJson rows = OrderedJson::array();
   for (const auto& failure : failures)
     rows.push_back({{"problem", failure.problem}, {"reason", failure.reason}});
-  const Json json = {{"quarterturn_heartbeat", 1},
-                     {"campaign", campaign},
-                     {"shard", shard},
-                     {"worker", worker},
-                     {"stage", stage},
-                     {"state", state_name(state)},
-                     {"host", host},
-                     {"device", device},
-                     {"class", performance_class},
-                     {"job", job},
-                     {"problems", problems},
-                     {"answered", answered},
-                     {"tried", tried},
-                     {"failed", failed},
-                     {"compiled", compiled},
-                     {"seconds", seconds},
-                     {"estimated_seconds", estimated_seconds},
-                     {"interval", interval},
-                     {"now", now},
-                     {"trouble", trouble},
-                     {"written_ns", written},
-                     {"failures", rows}};
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  const OrderedJson json = {{"quarterturn_heartbeat", 1},
+                            {"campaign", campaign},
+                            {"shard", shard},
+                            {"worker", worker},
+                            {"stage", stage},
+                            {"state", state_name(state)},
+                            {"host", host},
+                            {"device", device},
+                            {"class", performance_class},
+                            {"job", job},
+                            {"problems", problems},
+                            {"answered", answered},
+                            {"tried", tried},
+                            {"failed", failed},
+                            {"compiled", compiled},
+                            {"seconds", seconds},
+                            {"estimated_seconds", estimated_seconds},
+                            {"interval", interval},
+                            {"now", now},
+                            {"trouble", trouble},
+                            {"written_ns", written},
+                            {"failures", rows}};
+  return json.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 Result<Heartbeat> parse_heartbeat(std::string_view text) {
-  const auto json = Json::parse(text, nullptr, false);
+  const auto json = OrderedJson::parse(text, nullptr, false);
   Heartbeat out;
   try {
     if (!json.is_object() || json.at("quarterturn_heartbeat").get<int>() != 1)
@@ -173,7 +173,7 @@ Result<Heartbeat> parse_heartbeat(std::string_view text) {
     for (const auto& row : json.at("failures"))
       out.failures.push_back(
           {row.at("problem").get<std::string>(), row.at("reason").get<std::string>()});
-  } catch (const Json::exception& error) {
+  } catch (const OrderedJson::exception& error) {
     return Status(Code::damaged, error.what());
   }
   return out;

@@ -13,7 +13,7 @@
 namespace quarterturn {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 using State = Finding::State;
 
 constexpr double kClockNote = 1, kClockWrong = 30;  // seconds
@@ -186,8 +186,8 @@ void show_range(const NodeFacts& nodes, const std::string& fact, std::vector<Fin
 }  // namespace
 
 std::string line_of(const NodeFact& fact) {
-  const Json json{{"node", fact.node}, {"fact", fact.fact}, {"value", fact.value}};
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  const OrderedJson json{{"node", fact.node}, {"fact", fact.fact}, {"value", fact.value}};
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 Status add_facts(std::string_view text, const std::string& place, NodeFacts& out) {
@@ -197,8 +197,8 @@ Status add_facts(std::string_view text, const std::string& place, NodeFacts& out
     text = end == std::string_view::npos ? std::string_view{} : text.substr(end + 1);
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     const auto brace = line.find('{');
-    const auto json =
-        Json::parse(brace == std::string_view::npos ? line : line.substr(brace), nullptr, false);
+    const auto json = OrderedJson::parse(
+        brace == std::string_view::npos ? line : line.substr(brace), nullptr, false);
     const auto text_of = [&](const char* name) {
       return json.is_object() && json.contains(name) && json[name].is_string()
                  ? std::optional(json[name].template get<std::string>())

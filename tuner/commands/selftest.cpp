@@ -39,7 +39,7 @@ constexpr std::size_t kPlans = 400;  // of a problem, from which each family's a
 constexpr std::size_t kOfAFamily =
     2;  // plans of one family and problem: its first, and one far off
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 struct SelftestOptions {
   std::string file = "selftest.json", family;
@@ -133,8 +133,8 @@ std::string_view state_of(const Verdict& verdict, Loss loss) {
   return verdict.status.code() == Code::rejected ? "wrong" : "not tried";
 }
 
-Json result_of(const Target& target, const Candidate& candidate, const Verdict& verdict,
-               std::string_view state, double seconds) {
+OrderedJson result_of(const Target& target, const Candidate& candidate, const Verdict& verdict,
+                      std::string_view state, double seconds) {
   const Certificate& proved = verdict.certificate;
   return {
       {"family", candidate.family->name()},
@@ -152,7 +152,7 @@ Json result_of(const Target& target, const Candidate& candidate, const Verdict& 
       {"seconds", seconds}};
 }
 
-Json facts_of(const Context& context) {
+OrderedJson facts_of(const Context& context) {
   const Env& env = context.env();
   return {{"format", 1},
           {"library", kVersion},
@@ -164,7 +164,7 @@ Json facts_of(const Context& context) {
           {"compiler", env.compiler}};
 }
 
-void print_families(const Json& results, const GlobalOptions& global) {
+void print_families(const OrderedJson& results, const GlobalOptions& global) {
   std::map<std::string, std::map<std::string, int>> counts;
   std::map<std::string, std::string> evidence;
   for (const auto& one : results) {
@@ -204,7 +204,7 @@ int selftest(const GlobalOptions& global, const SelftestOptions& options) {
   TrialProcessOptions process_options;
   process_options.settings = (*context)->settings_for_child();
   process_options.interrupted = is_interrupted;
-  Json results = Json::array();
+  OrderedJson results = OrderedJson::array();
   bool right = true;
   const SteadyClock clock;
   for (const auto& candidate : all) {
@@ -221,7 +221,7 @@ int selftest(const GlobalOptions& global, const SelftestOptions& options) {
     std::fprintf(stderr, "qturn: %zu/%zu %s: %s\n", results.size(), all.size(),
                  std::string(candidate.family->name()).c_str(), std::string(state).c_str());
   }
-  Json report = facts_of(**context);
+  OrderedJson report = facts_of(**context);
   report["complete"] = results.size() == all.size();
   report["results"] = results;
   if (!is_interrupted())
