@@ -146,9 +146,10 @@ class Family {
   }
 
   /// A relative cost from an analytic model, to order candidates; smaller is better. Never a
-  /// measurement.
+  /// measurement. `units`: threads of a CPU, or units (SM, CU) of a GPU; 0 = not known, and what is
+  /// usual is taken, as for defaults, which are the same on all devices of a target.
   virtual double predicted_cost(const Problem& problem, const Target& target,
-                                const Variant& variant) const = 0;
+                                const Variant& variant, std::int64_t units) const = 0;
 
   /// The first value of every parameter: what runs when nothing is tuned.
   Variant default_variant(const Problem& problem, const Target& target) const;

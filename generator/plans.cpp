@@ -209,7 +209,7 @@ std::vector<Choice> choices(const Problem& p, const Target& t, std::vector<std::
   std::vector<Choice> out;
   for (const Family* family : families())
     for (auto& variant : accepted(p, t, *family, reasons)) {
-      const double cost = family->predicted_cost(p, t, variant);
+      const double cost = family->predicted_cost(p, t, variant, 0);
       out.push_back({family, std::move(variant), cost});
     }
   std::stable_sort(out.begin(), out.end(), costs_less);

@@ -4,8 +4,6 @@
 #include <charconv>
 #include <cmath>
 
-#include "generator/cpu/tile.hpp"
-
 namespace quarterturn {
 namespace {
 
@@ -22,13 +20,6 @@ double family_number(const std::string& name) {
   const auto at = std::find_if(all.begin(), all.end(),
                                [&](const Family* family) { return family->name() == name; });
   return static_cast<double>(at - all.begin());
-}
-
-// What a family's cost must be multiplied by, as it does not know the number of threads.
-double for_threads(const Problem& problem, const Target& target, const Variant& variant,
-                   std::int64_t threads) {
-  if (target.vendor != Vendor::cpu || threads == 0 || variant.value("part_n") == 0) return 1;
-  return cpu::starved(problem, variant, threads) / cpu::starved(problem, variant);
 }
 
 }  // namespace
@@ -53,8 +44,7 @@ PlanCost predicted_cost(const Problem& problem, const Target& target, const Plan
     const Family* family = find_family(step.variant.family);
     if (!family || step.kind == StepKind::stand_in) continue;
     const Problem own = step_problem(problem, target, plan, step.kind);
-    const double cost = family->predicted_cost(own, target, step.variant) *
-                        for_threads(own, target, step.variant, units);
+    const double cost = family->predicted_cost(own, target, step.variant, units);
     (step.kind == main ? out.main : out.preparation) += cost;
   }
   return out;

@@ -21,8 +21,7 @@ struct PlanCost {
 /// How many run tiles side by side, by a device's performance class; 0 = it does not say.
 std::int64_t units_of(std::string_view performance_class);
 
-/// By the families' own models; those of the CPU's products are for a usual number of threads, and
-/// here for `units` of them. 0 = not known.
+/// By the families' own models. `units`: that run parts side by side; 0 = not known.
 PlanCost predicted_cost(const Problem& problem, const Target& target, const Plan& plan,
                         std::int64_t units);
 

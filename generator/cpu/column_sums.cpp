@@ -39,7 +39,8 @@ class ColumnSums final : public Family {
     return out;
   }
 
-  double predicted_cost(const Problem& p, const Target&, const Variant&) const override {
+  double predicted_cost(const Problem& p, const Target&, const Variant&,
+                        std::int64_t) const override {
     return typical(p.m) * typical(p.k) * static_cast<double>(bytes_of(p.a_type));
   }
 };

@@ -53,8 +53,9 @@ class Gemm : public Family {
   Layout a_layout(const Problem&, const Variant&) const override { return Layout::int8_blocks; }
   Layout b_layout(const Problem&, const Variant&) const override { return Layout::panel16; }
 
-  double predicted_cost(const Problem& p, const Target& t, const Variant& v) const override {
-    return tile_cost(p, t, v) * starved(p, v);
+  double predicted_cost(const Problem& p, const Target& t, const Variant& v,
+                        std::int64_t units) const override {
+    return tile_cost(p, t, v) * starved(p, v, units);
   }
 };
 

@@ -94,11 +94,12 @@ class HadamardGemm : public Family {
   // The product, and each pass over A beyond the one that a quantise step makes as well, at about a
   // cycle an element. A twentieth on top keeps two steps the default where both look alike: the
   // tuner finds out, and only two steps have a prebuilt form.
-  double predicted_cost(const Problem& p, const Target& t, const Variant& v) const override {
+  double predicted_cost(const Problem& p, const Target& t, const Variant& v,
+                        std::int64_t units) const override {
     const double m = static_cast<double>(std::max<std::int64_t>(p.m.hi, 1));
     const double passes = static_cast<double>(ceil_div(p.n.hi, v.value("part_n")));
     return 1.05 * (tile_cost(p, t, v) + (passes - 1) * m * typical(p.k) * typical(p.batch)) *
-           starved(p, v);
+           starved(p, v, units);
   }
 };
 

@@ -30,7 +30,8 @@ class MovingFamily : public Family {
     return out;
   }
 
-  double predicted_cost(const Problem& p, const Target&, const Variant& v) const override {
+  double predicted_cost(const Problem& p, const Target&, const Variant& v,
+                        std::int64_t) const override {
     return moving_cost(parts_of(p, v, p.m.hi, p.k.hi, p.groups.hi), bytes_an_element(p),
                        static_cast<Isa>(v.value("isa")));
   }

@@ -103,7 +103,8 @@ class Quantize : public Family {
     return out;
   }
 
-  double predicted_cost(const Problem& p, const Target&, const Variant& v) const override {
+  double predicted_cost(const Problem& p, const Target&, const Variant& v,
+                        std::int64_t) const override {
     const double copies = p.copies == Copies::both ? 2 : 1;
     const double bytes = static_cast<double>(bytes_of(p.a_type)) + copies * 0.53;
     return moving_cost(parts_of(p, v, p.m.hi, p.k.hi, p.groups.hi), bytes,

@@ -101,7 +101,7 @@ double tile_cost(const Problem& p, const Target& t, const Variant& v) {
 
 double starved(const Problem& p, const Variant& v, std::int64_t threads) {
   const auto parts = gemm_parts(p, v, p.batch.hi, std::max<std::int64_t>(p.m.hi, 1), p.n.hi);
-  return std::max(1.0, static_cast<double>(threads) / static_cast<double>(parts));
+  return std::max(1.0, static_cast<double>(threads > 0 ? threads : 8) / static_cast<double>(parts));
 }
 
 std::int64_t gemm_parts(const Problem& p, const Variant& v, std::int64_t batch, std::int64_t m,

@@ -25,11 +25,8 @@ void add_tile(KernelText& text, const Variant& variant);
 /// Cycles on one core, at the upper end of M.
 double tile_cost(const Problem& problem, const Target& target, const Variant& variant);
 
-constexpr std::int64_t kUsualThreads = 8;  ///< that families' costs are for
-
-/// A factor for parts that are too few for so many threads.
-double starved(const Problem& problem, const Variant& variant,
-               std::int64_t threads = kUsualThreads);
+/// A factor for parts that are too few for so many threads; 0 = as if there were eight.
+double starved(const Problem& problem, const Variant& variant, std::int64_t threads);
 
 /// The number of parts of a call.
 std::int64_t gemm_parts(const Problem& problem, const Variant& variant, std::int64_t batch,

@@ -82,14 +82,15 @@ class WeightOnly : public Family {
 
   // Cycles of AVX-512: 32 multiply-adds for each row and panel of a block, two a cycle; two
   // operations to decode each of 32 vectors of weights once for each tile; the broadcasts of A.
-  double predicted_cost(const Problem& p, const Target&, const Variant& v) const override {
+  double predicted_cost(const Problem& p, const Target&, const Variant& v,
+                        std::int64_t units) const override {
     const auto isa = static_cast<Isa>(v.value("isa"));
     const double width = isa == Isa::avx512 ? 1.0 : isa == Isa::avx2 ? 2.5 : 8.0;
     const auto m = static_cast<double>(std::max<std::int64_t>(p.m.hi, 1));
     const double rows = std::min(m, static_cast<double>(v.value("tile_m")));
     const double panels = static_cast<double>(v.value("tile_n")) / kPanel;
     return typical(p.batch) * typical(p.n) / kPanel * typical(p.k) / kBlock * width *
-           (16 * m + 32 * std::ceil(m / rows) + 16 * m / panels) * starved(p, v);
+           (16 * m + 32 * std::ceil(m / rows) + 16 * m / panels) * starved(p, v, units);
   }
 };
 

@@ -53,7 +53,8 @@ class Dequantize final : public Family {
 
   Layout a_layout(const Problem& p, const Variant&) const override { return p.a_layout; }
 
-  double predicted_cost(const Problem& p, const Target&, const Variant&) const override {
+  double predicted_cost(const Problem& p, const Target&, const Variant&,
+                        std::int64_t) const override {
     return static_cast<double>(std::max<std::int64_t>(p.m.hi, 1)) *
            static_cast<double>(std::max<std::int64_t>(p.k.hi, 1)) * 1e-3;
   }

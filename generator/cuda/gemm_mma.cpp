@@ -127,7 +127,8 @@ extern "C" __global__ void __launch_bounds__(256) {entry}(const __grid_constant_
   }
 
   // Tensor time of whole tiles, with small tiles reading their operands more often.
-  double predicted_cost(const Problem& p, const Target&, const Variant& v) const override {
+  double predicted_cost(const Problem& p, const Target&, const Variant& v,
+                        std::int64_t) const override {
     const double tile_m = static_cast<double>(v.value("tile_m")),
                  tile_n = static_cast<double>(v.value("tile_n"));
     const double rows = likely_tiles_down(p, v.value("tile_m")) * tile_m;

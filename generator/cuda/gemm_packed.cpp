@@ -133,7 +133,8 @@ class GemmPacked final : public Family {
   }
 
   // Time to read the weights, in cuda_gemm_e5m2's units: one is 12.3 ps of an H200.
-  double predicted_cost(const Problem& p, const Target& t, const Variant& v) const override {
+  double predicted_cost(const Problem& p, const Target& t, const Variant& v,
+                        std::int64_t) const override {
     const double bytes = static_cast<double>(round_up(p.n.hi, v.value("stripes") * kStripe)) *
                          static_cast<double>(p.k.hi) * 0.53125;
     const auto tiles = ceil_div(std::max<std::int64_t>(p.m.hi, 1), v.value("tokens"));

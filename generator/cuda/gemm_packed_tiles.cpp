@@ -97,8 +97,9 @@ class GemmPackedTiles final : public Family {
   }
 
   // cuda_gemm_e5m2's model, slower by what decoding was measured to cost on an H200.
-  double predicted_cost(const Problem& p, const Target&, const Variant& v) const override {
-    constexpr std::int64_t units = 132;
+  double predicted_cost(const Problem& p, const Target&, const Variant& v,
+                        std::int64_t units) const override {
+    const std::int64_t chip = units > 0 ? units : 132;
     const auto tokens = v.value("tokens");
     const auto count =
         ceil_div(std::max<std::int64_t>(p.m.hi, 1), tokens) * ceil_div(p.n.hi, kStripes * kStripe);
@@ -109,8 +110,8 @@ class GemmPackedTiles final : public Family {
     factor *= v.value("promote") != 2 ? 1.0 : 1.002;
     factor *= v.value("stages") == (is_int8() ? 4 : is_bf16() ? 3 : 5) ? 1.0 : 1.002;
     factor *= v.value("raster") == 8 ? 1.0 : 1.001;
-    return static_cast<double>(ceil_div(count, units) * units) * area *
-           static_cast<double>(p.k.hi) * factor * 1e-3 / 8.0;
+    return static_cast<double>(ceil_div(count, chip) * chip) * area * static_cast<double>(p.k.hi) *
+           factor * 1e-3 / 8.0;
   }
 
  private:

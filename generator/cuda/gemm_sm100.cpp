@@ -139,22 +139,24 @@ class GemmSm100 final : public Family {
     return blackwell_error(k);
   }
 
-  // Tensor time of whole waves of tiles of a chip of 148 units, in the units of cuda_gemm_mma's
-  // model at 16 times its rate: the published ratio of MXFP4 to bf16 by mma.sync is about that.
-  double predicted_cost(const Problem& p, const Target&, const Variant& v) const override {
-    constexpr std::int64_t units = 148;
+  // Tensor time of whole waves of tiles (of a chip of 148 units where it is not known), in the
+  // units of cuda_gemm_mma's model at 16 times its rate: the published ratio of MXFP4 to bf16 by
+  // mma.sync is about that.
+  double predicted_cost(const Problem& p, const Target&, const Variant& v,
+                        std::int64_t units) const override {
+    const std::int64_t chip = units > 0 ? units : 148;
     const auto blocks = v.value("blocks");
     const double tile_n = static_cast<double>(v.value("tile_n"));
     const auto tiles = static_cast<std::int64_t>(likely_tiles_down(p, kRows * blocks)) *
                        ceil_div(p.n.hi, v.value("tile_n")) * blocks;
-    const double waves = static_cast<double>(ceil_div(tiles, units));
+    const double waves = static_cast<double>(ceil_div(tiles, chip));
     // Operands that shared memory gives for each product.
     const double loads = 1.0 + 64.0 / tile_n + 32.0 / static_cast<double>(kRows * blocks);
     const double overlap =
         v.value("sums") == 2 ? 1.0 : 1.0 + 512.0 / static_cast<double>(likely_k(p) + 1);
     const double depth = v.value("stages") >= 4 ? 1.0 : 1.05;
     const double raster = v.value("raster") == 16 ? 1.0 : 1.002;
-    return waves * static_cast<double>(units * kRows) * tile_n * static_cast<double>(likely_k(p)) *
+    return waves * static_cast<double>(chip * kRows) * tile_n * static_cast<double>(likely_k(p)) *
            loads * overlap * depth * raster * 1e-3 / 16.0;
   }
 

@@ -116,7 +116,8 @@ class GemmSm120 final : public Family {
 
   // In the units of cuda_gemm_mma's model, at six times its rate: what others published for MXFP4
   // beside bf16 on such a chip.
-  double predicted_cost(const Problem& p, const Target&, const Variant& v) const override {
+  double predicted_cost(const Problem& p, const Target&, const Variant& v,
+                        std::int64_t) const override {
     const auto m = v.value("tile_m"), n = v.value("tile_n");
     const auto grid = warp_grid(m, n, v.value("warps"));
     if (!grid) return 1e30;

@@ -175,15 +175,15 @@ class GemmSm90 final : public Family {
 
   // Tensor time of whole waves of tiles, with what promotion and narrow tiles were measured to cost
   // on an H200.
-  double predicted_cost(const Problem& p, const Target&, const Variant& v) const override {
-    constexpr double units = 132;
+  double predicted_cost(const Problem& p, const Target&, const Variant& v,
+                        std::int64_t units) const override {
+    const std::int64_t chip = units > 0 ? units : 132;
     const double tile_m = static_cast<double>(v.value("tile_m") * v.value("cluster"));
     const double tile_n = static_cast<double>(v.value("tile_n"));
     const double count =
         likely_tiles_down(p, v.value("tile_m") * v.value("cluster")) *
         static_cast<double>(ceil_div(p.n.hi, v.value("tile_n")) * v.value("cluster"));
-    const double waves = static_cast<double>(
-        ceil_div(static_cast<std::int64_t>(count), static_cast<std::int64_t>(units)));
+    const double waves = static_cast<double>(ceil_div(static_cast<std::int64_t>(count), chip));
     const double area = tile_m / static_cast<double>(v.value("cluster")) * tile_n;
     double factor = is_int8() ? 0.92 : is_bf16() ? 1.49 : 1.0;
     factor *= 1.0 + 2000.0 / area;  // operands read again for each tile
@@ -196,7 +196,8 @@ class GemmSm90 final : public Family {
     factor *= v.value("cluster") == 2 ? 1.01 : 1.0;
     factor *= v.value("raster") == 16 ? 1.0 : 1.002;
     // In the units of cuda_gemm_mma's model: multiply-adds over 1000, at 8 times its rate.
-    return waves * units * area * static_cast<double>(likely_k(p)) * factor * 1e-3 / 8.0;
+    return waves * static_cast<double>(chip) * area * static_cast<double>(likely_k(p)) * factor *
+           1e-3 / 8.0;
   }
 
  private:

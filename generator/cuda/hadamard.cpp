@@ -60,7 +60,8 @@ class Hadamard final : public Family {
     return out;
   }
 
-  double predicted_cost(const Problem& p, const Target&, const Variant&) const override {
+  double predicted_cost(const Problem& p, const Target&, const Variant&,
+                        std::int64_t) const override {
     return static_cast<double>(std::max<std::int64_t>(p.m.hi, 1)) *
            static_cast<double>(std::max<std::int64_t>(p.k.hi, 1)) * 1e-3;
   }

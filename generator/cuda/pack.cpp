@@ -88,7 +88,8 @@ class Pack final : public Family {
 
   Layout a_layout(const Problem& p, const Variant&) const override { return p.a_layout; }
 
-  double predicted_cost(const Problem& p, const Target&, const Variant& v) const override {
+  double predicted_cost(const Problem& p, const Target&, const Variant& v,
+                        std::int64_t) const override {
     const double elements = static_cast<double>(std::max<std::int64_t>(p.m.hi, 1)) *
                             static_cast<double>(std::max<std::int64_t>(p.k.hi, 1));
     return elements * (v.value("threads") == 256 ? 1.0 : 1.01) * 0.5e-3;

@@ -212,7 +212,8 @@ class Quantize final : public Family {
     return out;
   }
 
-  double predicted_cost(const Problem& p, const Target&, const Variant& v) const override {
+  double predicted_cost(const Problem& p, const Target&, const Variant& v,
+                        std::int64_t) const override {
     const double elements = static_cast<double>(std::max<std::int64_t>(p.m.hi, 1)) *
                             static_cast<double>(std::max<std::int64_t>(p.k.hi, 1));
     const double copies = p.copies == Copies::both ? 2.0 : 1.0;

@@ -71,7 +71,10 @@ class StandIn final : public Family {
     return gemm_mma().relative_error(p, {}, k);
   }
 
-  double predicted_cost(const Problem&, const Target&, const Variant&) const override { return 0; }
+  double predicted_cost(const Problem&, const Target&, const Variant&,
+                        std::int64_t) const override {
+    return 0;
+  }
 };
 
 }  // namespace

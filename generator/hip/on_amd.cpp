@@ -68,8 +68,9 @@ class OnAmd final : public Family {
   Layout a_layout(const Problem& p, const Variant& v) const override {
     return text_.a_layout(p, v);
   }
-  double predicted_cost(const Problem& p, const Target& t, const Variant& v) const override {
-    return text_.predicted_cost(p, t, v);
+  double predicted_cost(const Problem& p, const Target& t, const Variant& v,
+                        std::int64_t units) const override {
+    return text_.predicted_cost(p, t, v, units);
   }
 
  private:

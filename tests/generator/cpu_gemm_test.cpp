@@ -75,7 +75,7 @@ TEST_CASE("cpu_gemm.variants are legal, distinct, and print back") {
       for (const auto& variant : all) {
         CHECK(family().check(p, t, variant).ok());
         CHECK(*parse_variant(variant.text()) == variant);
-        CHECK(family().predicted_cost(p, t, variant) > 0);
+        CHECK(family().predicted_cost(p, t, variant, 0) > 0);
         texts.insert(variant.text());
       }
       CHECK(texts.size() == all.size());
@@ -107,10 +107,24 @@ TEST_CASE("cpu_gemm.the cheapest prediction is the default where rows are few or
     const auto first = family().default_variant(p, v4());
     auto best = first;
     for (const auto& variant : family().variants(p, v4()))
-      if (family().predicted_cost(p, v4(), variant) < family().predicted_cost(p, v4(), best))
+      if (family().predicted_cost(p, v4(), variant, 0) < family().predicted_cost(p, v4(), best, 0))
         best = variant;
     CHECK(best.text() == first.text());
   }
+}
+
+TEST_CASE("cpu_gemm.threads without a part cost, where their number is known") {
+  Problem p = down_projection();
+  p.m = Extent::exactly(2);
+  p.n = Extent::exactly(512);
+  Variant two_parts = family().default_variant(p, v4());
+  two_parts.values["part_n"] = 384;
+  const auto cost = [&](std::int64_t threads) {
+    return family().predicted_cost(p, v4(), two_parts, threads);
+  };
+  CHECK(cost(1) == cost(2));
+  CHECK(cost(8) == doctest::Approx(4 * cost(2)));
+  CHECK(cost(0) == cost(8));
 }
 
 TEST_CASE("cpu_gemm.parts cover batch, rows and columns") {

@@ -132,8 +132,8 @@ TEST_CASE("cpu_quantize and its kin.variants are legal, distinct, and print back
       for (const auto& variant : all) {
         CHECK(family.check(problem, t, variant).ok());
         CHECK(*parse_variant(variant.text()) == variant);
-        CHECK(family.predicted_cost(problem, t, variant) >=
-              family.predicted_cost(problem, t, all.front()));
+        CHECK(family.predicted_cost(problem, t, variant, 0) >=
+              family.predicted_cost(problem, t, all.front(), 0));
         CHECK(flatten(family.emit(problem, t, variant)).ok());
         texts.insert(variant.text());
       }

@@ -32,8 +32,8 @@ RecordedSpace read(const std::string& file) {
 // One of the CPU's spaces was recorded in few rounds on cores that others used as well: equal plans
 // differ by a tenth there, so that its best one is a matter of luck. It shows what can be learned
 // through noise.
-bool is_quiet(const RecordedSpace& recorded) {
-  return recorded.problem.m.lo == recorded.problem.m.hi;
+bool is_quiet(const std::string& file) {
+  return file.find("fprop_1__16x512x512_x86-64-v4") == std::string::npos;
 }
 
 std::size_t kernels_of(const RecordedSpace& recorded) {
@@ -83,7 +83,7 @@ TEST_CASE("learning: regret of 2 % in the median and 5 % at worst for a tenth of
   std::size_t judged = 0;
   for (const auto& file : files()) {
     const auto recorded = read(file);
-    if (!is_quiet(recorded)) continue;
+    if (!is_quiet(file)) continue;
     ++judged;
     const auto all = results(recorded, "learned");
     const auto lost = regrets(all);
@@ -105,7 +105,7 @@ TEST_CASE("learning beats chance, also through noise") {
                  without = median(regrets(results(recorded, "random")));
     CAPTURE(file);
     // Nothing can be halved where most plans are as good as the best one within what is allowed.
-    if (is_quiet(recorded)) CHECK(with < (without > 0.02 ? 0.5 * without : without));
+    if (is_quiet(file)) CHECK(with < (without > 0.02 ? 0.5 * without : without));
     learned += with;
     random += without;
   }
@@ -115,7 +115,7 @@ TEST_CASE("learning beats chance, also through noise") {
 TEST_CASE("the families' models order plans as devices do, more or less") {
   for (const auto& file : files()) {
     const auto recorded = read(file);
-    if (!is_quiet(recorded)) continue;
+    if (!is_quiet(file)) continue;
     CAPTURE(file);
     CHECK(model_rank_correlation(recorded) > 0.6);
   }
