@@ -3,27 +3,23 @@ resuming, against one process. Two processes of this file talk by gloo on the CP
 
 import os
 import pathlib
-import sys
 import tempfile
 import unittest
 
 os.environ["QTURN_NO_JIT"] = "1"  # kernels that are built in
-sys.path.insert(0, os.environ["QTURN_PYTHON"])
+import support
 
-try:
-    import torch
-    import torch.distributed as dist
-except ImportError as error:
-    print(f"SKIPPED: {error} (PyTorch 2.4 or later)")
-    sys.exit(0)
+support.needs_torch()
+
+import torch
+import torch.distributed as dist
+
 if not dist.is_available() or not dist.is_gloo_available():
-    print("SKIPPED: this PyTorch has no gloo")
-    sys.exit(0)
+    support.skip("this PyTorch has no gloo")
 try:
     from torch.distributed.fsdp import fully_shard
 except ImportError:
-    print(f"SKIPPED: PyTorch {torch.__version__} has no fully_shard; 2.6 has")
-    sys.exit(0)
+    support.skip(f"PyTorch {torch.__version__} has no fully_shard; 2.6 has")
 
 from torch.utils.checkpoint import checkpoint
 

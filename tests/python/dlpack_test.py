@@ -9,13 +9,11 @@ import unittest
 from unittest import mock
 
 os.environ["JAX_PLATFORMS"] = "cpu"  # where the contexts here are
-sys.path.insert(0, os.environ["QTURN_PYTHON"])
+import support
 
-try:
-    import numpy as np
-except ImportError:
-    print("SKIPPED: NumPy is not installed (python3-numpy)")
-    sys.exit(0)
+support.needs_numpy()
+
+import numpy as np
 
 import quarterturn
 

@@ -3,20 +3,11 @@
 import os
 import pathlib
 import re
-import sys
 
-sys.path.insert(0, os.environ["QTURN_PYTHON"])
+import support
 
-try:
-    import numpy  # noqa: F401
-except ImportError:
-    print("SKIPPED: NumPy is not installed (python3-numpy)")
-    sys.exit(0)
-try:
-    import torch
-    has_torch = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 4)
-except ImportError:
-    has_torch = False
+support.needs_numpy()
+has_torch = support.has_torch()
 
 os.environ.setdefault("QTURN_NO_JIT", "1")  # kernels that are built in
 page = pathlib.Path(__file__).resolve().parents[2] / "docs" / "python.md"

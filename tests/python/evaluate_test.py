@@ -10,14 +10,9 @@ import sys
 import tempfile
 import unittest
 
-sys.path.insert(0, os.environ["QTURN_PYTHON"])
+import support
 
-try:
-    import torch
-    assert tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 4)
-except (ImportError, AssertionError):
-    print("SKIPPED: PyTorch 2.4 or newer is not installed")
-    sys.exit(0)
+support.needs_torch()
 
 from quarterturn import evaluate, formats
 from quarterturn.study import __main__ as study
@@ -30,8 +25,7 @@ class EvaluateTest(unittest.TestCase):
         cls.addClassCleanup(folder.cleanup)
         cls.folder = pathlib.Path(folder.name)
         cls.data = cls.folder / "text"
-        cls.data.write_bytes(b"".join(b"%d and %d make %d\n" % (i, 7 * i, 8 * i)
-                                      for i in range(4000)))
+        cls.data.write_bytes(support.sums_as_text())
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             study.main(["--out", str(cls.folder), "--model", "tiny", "--data", str(cls.data),
                         "--arms", "bf16", "--seeds", "0", "--steps", "20", "--device", "cpu",

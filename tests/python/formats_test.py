@@ -11,13 +11,11 @@ import tempfile
 import unittest
 
 os.environ["QTURN_NO_JIT"] = "1"  # kernels that are built in
-sys.path.insert(0, os.environ["QTURN_PYTHON"])
+import support
 
-try:
-    import numpy as np
-except ImportError:
-    print("SKIPPED: NumPy is not installed (python3-numpy)")
-    sys.exit(0)
+support.needs_numpy()
+
+import numpy as np
 
 import mxfp4_reference as reference
 import quarterturn

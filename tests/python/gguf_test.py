@@ -1,21 +1,17 @@
 """GGUF files of MXFP4 tensors: against files made here from the format's definition, through other
 forms and back, and read as hostile."""
 
-import os
 import pathlib
 import random
 import struct
-import sys
 import tempfile
 import unittest
 
-sys.path.insert(0, os.environ["QTURN_PYTHON"])
+import support
 
-try:
-    import numpy as np
-except ImportError:
-    print("SKIPPED: NumPy is not installed (python3-numpy)")
-    sys.exit(0)
+support.needs_numpy()
+
+import numpy as np
 
 from quarterturn import formats
 from quarterturn.formats import FormatError, Gguf, Safetensors, write_gguf, write_safetensors

@@ -3,21 +3,21 @@
 import contextlib
 import io
 import json
-import os
 import pathlib
-import sys
 import tempfile
 import unittest
 
-sys.path.insert(0, os.environ["QTURN_PYTHON"])
+import support
+
+support.needs_torch()
+
+import torch
 
 try:
-    import torch
     import transformers
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 except ImportError as missing:
-    print(f"SKIPPED: {missing.name} is not installed")
-    sys.exit(0)
+    support.skip(f"{missing.name} is not installed")
 
 from quarterturn import evaluate
 from quarterturn.study import __main__ as study
@@ -47,8 +47,7 @@ class HuggingFaceTest(unittest.TestCase):
         cls.addClassCleanup(folder.cleanup)
         cls.folder = pathlib.Path(folder.name)
         cls.data = cls.folder / "text"
-        cls.data.write_bytes(b"".join(b"%d and %d make %d\n" % (i, 7 * i, 8 * i)
-                                      for i in range(4000)))
+        cls.data.write_bytes(support.sums_as_text())
         cls.llama = cls.folder / "llama"
         write_llama(cls.llama)
         torch.set_num_threads(1)

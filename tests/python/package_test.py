@@ -1,18 +1,14 @@
 """The Python package against NumPy, on the CPU back end."""
 
 import ctypes
-import os
-import sys
 import threading
 import unittest
 
-sys.path.insert(0, os.environ["QTURN_PYTHON"])
+import support
 
-try:
-    import numpy as np
-except ImportError:
-    print("SKIPPED: NumPy is not installed (python3-numpy)")
-    sys.exit(0)
+support.needs_numpy()
+
+import numpy as np
 
 import quarterturn
 from quarterturn import _abi, _library

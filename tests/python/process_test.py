@@ -1,17 +1,12 @@
 """What happens to contexts in forked children and at exit: processes of their own, on the CPU."""
 
-import os
 import subprocess
 import sys
 import unittest
 
-sys.path.insert(0, os.environ["QTURN_PYTHON"])
+import support
 
-try:
-    import numpy  # noqa: F401
-except ImportError:
-    print("SKIPPED: NumPy is not installed (python3-numpy)")
-    sys.exit(0)
+support.needs_numpy()
 
 BEGIN = """
 import multiprocessing, os, sys, threading

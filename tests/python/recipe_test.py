@@ -2,13 +2,11 @@
 
 import dataclasses
 import json
-import os
 import pathlib
-import sys
 import tempfile
 import unittest
 
-sys.path.insert(0, os.environ["QTURN_PYTHON"])
+import support  # noqa: F401
 
 from quarterturn import recipes
 from quarterturn.recipes import HIGH, Operand, Product, Recipe

@@ -8,18 +8,14 @@ import tempfile
 import unittest
 
 os.environ["QTURN_NO_JIT"] = "1"  # kernels that are built in
-sys.path.insert(0, os.environ["QTURN_PYTHON"])
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples" / "python"))
 
-try:
-    import numpy as np
-    import torch
-except ImportError as error:
-    print(f"SKIPPED: {error} (PyTorch 2.4 or later)")
-    sys.exit(0)
-if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 4):
-    print(f"SKIPPED: PyTorch {torch.__version__} has no torch.library.register_autograd; 2.4 has")
-    sys.exit(0)
+import support
+
+support.needs_torch()
+
+import numpy as np
+import torch
 
 import serving_plugin
 from quarterturn import formats

@@ -9,16 +9,13 @@ import unittest
 from unittest import mock
 from html.parser import HTMLParser
 
-sys.path.insert(0, os.environ["QTURN_PYTHON"])
-
+import support
 from quarterturn.study import __main__ as command
 from quarterturn.study import arms, report
 
-try:
+HAS_TORCH = support.has_torch()
+if HAS_TORCH:
     import torch
-    HAS_TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 4)
-except ImportError:
-    HAS_TORCH = False
 
 
 def write_run(out, arm, seed, losses, validation, probe=None, ms=10.0):

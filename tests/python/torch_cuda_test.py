@@ -2,20 +2,17 @@
 
 import os
 import signal
-import sys
 import unittest
 
 os.environ["QTURN_TEST_DEVICE"] = "cuda"
-sys.path.insert(0, os.environ["QTURN_PYTHON"])
+import support
 
-try:
-    import torch
-except ImportError as error:
-    print(f"SKIPPED: {error}")
-    sys.exit(0)
+support.needs_torch()
+
+import torch
+
 if not torch.cuda.is_available():
-    print("SKIPPED: no CUDA device")
-    sys.exit(0)
+    support.skip("no CUDA device")
 
 import quarterturn
 import torch_test as common

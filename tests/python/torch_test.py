@@ -5,26 +5,20 @@ import dataclasses
 import io
 import os
 import pathlib
-import sys
 import tempfile
 import threading
 import unittest
 import warnings
 from unittest import mock
 
-sys.path.insert(0, os.environ["QTURN_PYTHON"])
+import support
 
-try:
-    import numpy as np
-    import torch
-    import torch._dynamo.testing
-    from torch.library import opcheck
-except ImportError as error:
-    print(f"SKIPPED: {error} (PyTorch 2.4 or later)")
-    sys.exit(0)
-if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 4):
-    print(f"SKIPPED: PyTorch {torch.__version__} has no torch.library.register_autograd; 2.4 has")
-    sys.exit(0)
+support.needs_torch()
+
+import numpy as np
+import torch
+import torch._dynamo.testing
+from torch.library import opcheck
 
 import mxfp4_reference as reference
 import quarterturn

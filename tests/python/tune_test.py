@@ -11,13 +11,9 @@ import time
 import unittest
 from unittest import mock
 
-sys.path.insert(0, os.environ["QTURN_PYTHON"])
+import support
 
-try:
-    import numpy  # noqa: F401
-except ImportError:
-    print("SKIPPED: NumPy is not installed (python3-numpy)")
-    sys.exit(0)
+support.needs_numpy()
 
 import quarterturn
 from quarterturn import _command
@@ -25,8 +21,7 @@ from quarterturn import _command
 try:
     PROGRAM = _command.program()
 except FileNotFoundError as error:
-    print(f"SKIPPED: {error}")
-    sys.exit(0)
+    support.skip(str(error))
 
 
 def problem(m=(1, 4)):
