@@ -4,9 +4,9 @@
 
 Each row: a call, the C function with the same argument struct (on a GPU: until the launch returns),
 and the difference, which is what Python and PyTorch add. The floor of that difference is an
-operator of the same schema whose body does nothing but return tensors that exist; `torch add` and
-`torch mm` are PyTorch's own for scale. The best of several loops, in microseconds of the calling
-thread, on tiny operands.
+operator of the same schema, called alike, whose body does nothing but return tensors that exist;
+`torch add` and `torch mm` are PyTorch's own for scale. The best of several loops, in microseconds
+of the calling thread, on tiny operands.
 """
 
 import argparse
@@ -86,27 +86,25 @@ def measure(device, count):
     a, b = OPS.quantize(x), OPS.quantize(w)
     noise = torch_ops.noise(seed=1)
     dense = OPS.gemm(*a, *b)
-    calls = {
-        "quantize": (lambda: OPS.quantize(x), "quantize", a),
-        "quantize, rotation 32": (lambda: OPS.quantize(x, rotation=32), "quantize", a),
-        "quantize, sr16": (lambda: OPS.quantize(x, noise, rounding="sr16"), "quantize", a),
-        "quantize_both": (lambda: OPS.quantize_both(x), "quantize_both", (*a, *a)),
-        "dequantize": (lambda: OPS.dequantize(*a), "dequantize", dense),
-        "gemm": (lambda: OPS.gemm(*a, *b), "gemm", dense),
-        "hadamard_gemm": (lambda: OPS.hadamard_gemm(x, w), "hadamard_gemm", dense),
-    }
+    empty = {name: empty_like(name, results) for name, results in (
+        ("quantize", a), ("quantize_both", (*a, *a)), ("dequantize", dense), ("gemm", dense),
+        ("hadamard_gemm", dense))}
+    calls = (("quantize", "quantize", (x,), {}),
+             ("quantize, rotation 32", "quantize", (x,), {"rotation": 32}),
+             ("quantize, sr16", "quantize", (x, noise), {"rounding": "sr16"}),
+             ("quantize_both", "quantize_both", (x,), {}),
+             ("dequantize", "dequantize", a, {}),
+             ("gemm", "gemm", (*a, *b), {}),
+             ("hadamard_gemm", "hadamard_gemm", (x, w), {}))
     rows = []
-    floors = {}
     with torch.no_grad():
-        for name, (call, operator, results) in calls.items():
-            if operator not in floors:
-                nothing = empty_like(operator, results)
-                inputs = {"quantize": (x,), "quantize_both": (x,), "dequantize": a,
-                          "gemm": (*a, *b), "hadamard_gemm": (x, w)}[operator]
-                floors[operator] = cost(lambda: nothing(*inputs), device, count)
+        for name, operator, given, settings in calls:
+            real, nothing = getattr(OPS, operator), empty[operator]
+            call = lambda: real(*given, **settings)  # noqa: E731
+            floor = cost(lambda: nothing(*given, **settings), device, count)
             whole, kernel = cost(call, device, count), cost(direct(call), device, count)
             rows.append({"call": name, "us": whole, "kernel_us": kernel, "host_us": whole - kernel,
-                         "floor_us": floors[operator]})
+                         "floor_us": floor})
         layer = qnn.Linear(64, 32, recipe="amd_det_h16", device=device, dtype=torch.bfloat16)
         plain = torch.nn.Linear(64, 32, device=device, dtype=torch.bfloat16)
         for name, call in (("nn.Linear by amd_det_h16", lambda: layer(x)),

@@ -228,13 +228,15 @@ def quantize(x, noise=None, place=None, *, rotation=0, rounding="rne", scale_rul
 
 def quantize_both(x, noise=None, place=None, *, rotation=0, rounding="rne", scale_rule="rceil",
                   scale_block="1x32", signs="none", biased=False, tensor=X):
-    settings = dict(rotation=rotation, rounding=rounding, scale_rule=scale_rule,
-                    scale_block=scale_block, signs=signs, biased=biased, tensor=tensor)
     if rounding.startswith("sr") and noise is not None and not Drawn(
             noise, place, tensor, signs).has_all_rows(x.shape[0]):
+        settings = dict(rotation=rotation, rounding=rounding, scale_rule=scale_rule,
+                        scale_block=scale_block, signs=signs, biased=biased, tensor=tensor)
         return (*quantize(x, noise, place, **settings),
                 *quantize(x, noise, place, copies="columns", **settings))
-    return quantize(x, noise, place, copies="both", **settings)
+    return quantize(x, noise, place, rotation=rotation, rounding=rounding, scale_rule=scale_rule,
+                    scale_block=scale_block, signs=signs, copies="both", biased=biased,
+                    tensor=tensor)
 
 
 def _empty_copy(x, rows, k, rotation):
