@@ -9,13 +9,14 @@ if(TARGET qturn)
   if(HELP2MAN AND NOT CMAKE_CROSSCOMPILING)
     set(pages)
     foreach(command "" ${QTURN_COMMANDS})
-      string(JOIN "-" name qturn ${command})
+      string(JOIN " " name qturn ${command})
+      string(REPLACE " " "-" name "${name}")
       set(page "${PROJECT_BINARY_DIR}/man/${name}.1")
-      string(JOIN " " line "$<TARGET_FILE:qturn>" ${command})
       add_custom_command(
         OUTPUT "${page}"
-        COMMAND "${HELP2MAN}" --no-info --version-string=${PROJECT_VERSION} "--output=${page}" "${line}"
-        DEPENDS qturn VERBATIM)
+        COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:qturn>" "-DCOMMAND=${command}" "-DVERSION=${PROJECT_VERSION}"
+                "-DHELP2MAN=${HELP2MAN}" "-DPAGE=${page}" -P "${PROJECT_SOURCE_DIR}/cmake/ManualPage.cmake"
+        DEPENDS qturn "${PROJECT_SOURCE_DIR}/cmake/ManualPage.cmake" VERBATIM)
       list(APPEND pages "${page}")
     endforeach()
     file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/man")
