@@ -193,6 +193,25 @@ Result<bool> Database::has_admission(std::string_view family, std::int32_t revis
   return found;
 }
 
+Result<std::vector<AdmittedFamily>> Database::admitted_families() {
+  std::vector<AdmittedFamily> out;
+  Status status = state().read([&](Connection& c) {
+    out.clear();
+    static const std::string sql = fmt::format(
+        "SELECT v.family || '/' || v.revision, e.target, e.class, e.compiler, max(t.started) "
+        "FROM env e JOIN trial t ON t.env_id = e.id AND t.kind = 1 AND t.status = 0 "
+        "JOIN plan_step s ON s.plan_id = t.plan_id JOIN variant v ON v.id = s.variant_id "
+        "WHERE {} GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4",
+        rows::live_trial("main"));
+    Query query(c, sql);
+    while (query.next())
+      out.push_back({query.text(0), query.text(1), query.text(2), query.text(3), query.integer(4)});
+    return query.status();
+  });
+  if (!status.ok()) return status;
+  return out;
+}
+
 Status Database::add_tombstone(const Tombstone& tombstone) {
   const std::size_t size = tombstone.kind == TombstoneKind::env ? Digest{}.size() : Uuid{}.size();
   bool zero = true;

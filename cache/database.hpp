@@ -100,6 +100,13 @@ enum class Content {
 /// some 40 ms; Database::check compares everything.
 enum class Verify { winners, nothing };
 
+/// A family whose admission on a class of devices, under one compiler, is on record.
+struct AdmittedFamily {
+  std::string family;  ///< Variant::family_text()
+  std::string target, performance_class, compiler;
+  std::int64_t last = 0;  ///< admission, nanoseconds since 1970
+};
+
 /// A problem on a class of devices: one whose stored winner does not rest on the trials that are
 /// here now, or one that was timed at all.
 struct Undecided {
@@ -163,6 +170,8 @@ class Database {
   /// Whether an admission trial of this family and revision ended ok on such a device: of the same
   /// target and class, under the same compiler.
   Result<bool> has_admission(std::string_view family, std::int32_t revision, const Env& here);
+  /// Every family that has_admission answers for, in a fixed order.
+  Result<std::vector<AdmittedFamily>> admitted_families();
   Status add_tombstone(const Tombstone& tombstone);
   /// In a fixed order.
   Result<std::vector<Tombstone>> tombstones();

@@ -16,6 +16,7 @@
 #include "tuner/commands/bisect.hpp"
 #include "tuner/commands/command.hpp"
 #include "tuner/commands/progress.hpp"
+#include "tuner/commands/proofs.hpp"
 #include "tuner/redecide.hpp"
 #include "tuner/upgrade.hpp"
 
@@ -423,6 +424,8 @@ std::function<int()> register_db(CLI::App& app) {
   rollback->add_option("--key", *second, "Sign the choice, where the generation is signed");
   const auto bisect = register_bisect(*command);
   auto* bisected = command->get_subcommands({}).back();
+  const auto proofs = register_proofs(*command);
+  auto* proofs_of = command->get_subcommands({}).back();
   auto* keygen = sub("keygen", "Make a key to sign published generations with");
   keygen->add_option("FILE", *path, "Where the secret key goes")->required();
   auto prune_wanted = std::make_shared<PruneWanted>();
@@ -452,6 +455,7 @@ std::function<int()> register_db(CLI::App& app) {
     if (generations->parsed()) return print_generations(*global, *path);
     if (rollback->parsed()) return roll_back(*path, *number, *second);
     if (bisected->parsed()) return bisect();
+    if (proofs_of->parsed()) return proofs();
     if (keygen->parsed()) return make_key(*global, *path);
     if (pruned->parsed()) return prune_database(*global, *prune_wanted);
     if (recover->parsed()) return recover_file(*global, *path, *second);
