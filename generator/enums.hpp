@@ -35,13 +35,16 @@ enum class Layout {
   int8_blocks,
   panel16,
   permuted,
-  bf16
+  bf16,
+  aiter_16x16
 };
 /// Which axis of a high-precision [rows, K] operand is contiguous in memory.
 enum class Major { k, rows };
 enum class ScaleRule { floor, even, rceil, ceil, ts34, quest, quest_qutlass, search };
 enum class ScaleBlock { b1x32, b32x32 };
-enum class Rounding { rne, sr16, sr22, sr8, half_away, half_to_zero };
+/// `sr_cvt_rs` and `sr_cvt_scalef32` are what instructions of that name do with the noise: cvt.rs
+/// of sm_100a and sm_103a, v_cvt_scalef32_sr_pk_fp4_f32 of gfx950.
+enum class Rounding { rne, sr16, sr22, sr8, half_away, half_to_zero, sr_cvt_rs, sr_cvt_scalef32 };
 enum class Signs { none, fixed, per_call };
 /// Which quantised copies one pass over X [R, C] writes: along rows (of X), along columns (of X^T),
 /// or both.
@@ -92,12 +95,13 @@ QTURN_ENUM_NAMES(Op, "quantize", "gemm", "hadamard_gemm", "gemm_quantize", "dequ
 QTURN_ENUM_NAMES(Role, "none", "fprop", "dgrad", "wgrad");
 QTURN_ENUM_NAMES(DType, "none", "bf16", "f16", "f32", "mxfp4");
 QTURN_ENUM_NAMES(Layout, "chosen", "plain", "128x4", "aiter", "e5m2", "int8_rows", "int8_blocks",
-                 "panel16", "permuted", "bf16");
+                 "panel16", "permuted", "bf16", "aiter_16x16");
 QTURN_ENUM_NAMES(Major, "k", "rows");
 QTURN_ENUM_NAMES(ScaleRule, "floor", "even", "rceil", "ceil", "ts34", "quest", "quest_qutlass",
                  "search");
 QTURN_ENUM_NAMES(ScaleBlock, "1x32", "32x32");
-QTURN_ENUM_NAMES(Rounding, "rne", "sr16", "sr22", "sr8", "half_away", "half_to_zero");
+QTURN_ENUM_NAMES(Rounding, "rne", "sr16", "sr22", "sr8", "half_away", "half_to_zero", "sr_cvt_rs",
+                 "sr_cvt_scalef32");
 QTURN_ENUM_NAMES(Signs, "none", "fixed", "per_call");
 QTURN_ENUM_NAMES(Copies, "rows", "columns", "both");
 QTURN_ENUM_NAMES(Epilogue, "none", "gelu", "gelu_tanh", "swiglu_split", "swiglu_interleaved",

@@ -28,6 +28,45 @@ std::string refuse_beyond_bias(const Problem& p) {
   return {};
 }
 
+namespace {
+
+bool is_mxfp4_or_none(DType type) { return type == DType::mxfp4 || type == DType::none; }
+
+// Those of values that this one kernel would round.
+std::array<Rounding, 3> roundings_of(const Problem& p) {
+  const bool quantises = p.op == Op::quantize || p.op == Op::hadamard_gemm;
+  const bool fused = p.op == Op::gemm_quantize;
+  return {(quantises || fused) && !is_mxfp4_or_none(p.a_type) ? p.a_rounding : Rounding::rne,
+          (quantises || fused) && !is_mxfp4_or_none(p.b_type) ? p.b_rounding : Rounding::rne,
+          fused ? p.d_rounding : Rounding::rne};
+}
+
+}  // namespace
+
+std::string refuse_rounding(const Family& family, const Problem& p) {
+  for (const Rounding rounding : roundings_of(p))
+    if (is_of_hardware(rounding) && family.hardware_rounding() != rounding)
+      return fmt::format("does not round by an instruction ({})", name_of(rounding));
+  return {};
+}
+
+std::string refuse_rounding(Rounding rounding, const Target& target) {
+  if (rounding == Rounding::sr_cvt_rs && target.arch != "sm_100a" && target.arch != "sm_103a") {
+    const bool chip = target.arch == "sm_100f" || target.arch == "sm_103f";
+    return fmt::format(
+        "sr_cvt_rs is cvt.rs, which code for sm_100a and sm_103a alone has, not {}; {}use sr16",
+        target.arch,
+        chip ? fmt::format("set QTURN_TARGET={}a for code of this chip alone, or ",
+                           target.arch.substr(0, 6))
+             : "");
+  }
+  if (rounding == Rounding::sr_cvt_scalef32 && target.arch != "gfx950")
+    return fmt::format(
+        "sr_cvt_scalef32 is v_cvt_scalef32_sr_pk_fp4_f32, which gfx950 alone has, not {}; use sr16",
+        target.arch);
+  return {};
+}
+
 const Family* find_family(std::string_view name) {
   for (const Family* family : families())
     if (family->name() == name) return family;

@@ -104,8 +104,13 @@ class Family {
   /// `simulated`, it was compiled for the target and executed by simulated primitives alone. On
   /// such a target nothing of the family serves before its device has proved it
   /// (runtime/proofs.hpp).
-  enum class Evidence { hardware, simulated };
+  /// `documents`: an instruction whose result is known from documents alone decides its bits, so
+  /// that nothing but a proof lets it serve, QTURN_UNPROVEN=serve included.
+  enum class Evidence { hardware, simulated, documents };
   virtual Evidence evidence(const Target& target) const;
+
+  /// The rounding by an instruction of hardware that this family quantises with; no other does.
+  virtual std::optional<Rounding> hardware_rounding() const { return {}; }
 
   /// Why this family cannot compute `problem` on `target` at all; empty when it can.
   virtual std::string refuses(const Problem& problem, const Target& target) const = 0;
@@ -160,6 +165,13 @@ class Family {
   /// Checks a variant that came from outside (a database, a flag): names, values, legality.
   Status check(const Problem& problem, const Target& target, const Variant& variant) const;
 };
+
+/// Why no kernel of `family` rounds as this step of a plan asks: hardware's roundings belong to
+/// families of their own. Empty when it does.
+std::string refuse_rounding(const Family& family, const Problem& problem);
+
+/// Why a device of this target has no such rounding, and what has; empty when it has.
+std::string refuse_rounding(Rounding rounding, const Target& target);
 
 /// Why a product that adds C and bias, and no more, is not what `problem` asks for: activations,
 /// kept pre-activations, C of another type than D's, sums beside it. Empty when it is.

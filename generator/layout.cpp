@@ -16,6 +16,7 @@ std::int64_t bits_per_element(Layout layout) {
     case Layout::plain:
     case Layout::scales_128x4:
     case Layout::aiter:
+    case Layout::aiter_16x16:
     case Layout::panel16:
     case Layout::permuted:
       return 4;
@@ -38,6 +39,8 @@ std::int64_t packed_stride(Layout layout, std::int64_t k) {
       return k / 32 * 256;
     case Layout::permuted:
       return k / 2;
+    case Layout::aiter_16x16:
+      return k * 8;
     case Layout::bf16:
       return k * 2;
     case Layout::chosen:
@@ -56,6 +59,8 @@ OperandBytes operand_bytes(Layout layout, std::int64_t rows, std::int64_t k, std
       return {rows * padded / 2, round_up(rows, 128) * round_up(blocks, 4)};
     case Layout::aiter:
       return {rows * padded / 2, round_up(rows, 32) * round_up(blocks, 8)};
+    case Layout::aiter_16x16:
+      return {round_up(rows, 16) * padded / 2, round_up(rows, 32) * round_up(blocks, 8)};
     case Layout::e5m2:
     case Layout::int8_rows:
       return {rows * packed_stride(layout, padded), rows};

@@ -6,6 +6,10 @@
 //                behind a row's last block (templates/cuda/scales_128x4.h)
 //   aiter        codes as plain; scales in the 32 x 8 tiles of aiter and hipBLASLt on gfx950, zeros
 //                behind a row's last block (templates/hip/scales_32x8.h)
+//   aiter_16x16  scales as aiter's; codes as aiter's shuffle_weight(w, (16, 16)) orders them:
+//   panels of
+//                16 rows, in each for every block of K the rows' 16 bytes behind each other; a last
+//                panel is filled with zeros (gfx950 weights; templates/hip/codes_16x16.h)
 //   e5m2         one FP8 E5M2 byte an element, relative to the row's reference exponent, which is
 //                the one scale byte of a row; K padded to 128 (Hopper; templates/cuda/expand.h)
 //   int8_rows    the same with one int8 an element, 2q shifted by the block's exponent

@@ -8,6 +8,7 @@
 
 #include "generator/family.hpp"
 #include "generator/grouping.hpp"
+#include "generator/hip/families.hpp"
 
 namespace quarterturn {
 namespace {
@@ -179,7 +180,8 @@ Route route_for(const Problem& p, const Target& t, bool is_b, Layout wanted) {
   const Problem direct = quantize_problem(p, is_b, wanted);
   const auto all = families();
   const bool taken = std::any_of(all.begin(), all.end(), [&](const Family* family) {
-    return family->vendor() == t.vendor && family->refuses(direct, t).empty();
+    return family->vendor() == t.vendor && family->refuses(direct, t).empty() &&
+           refuse_rounding(*family, direct).empty();
   });
   return taken ? Route::direct : Route::by_plain;
 }
@@ -187,7 +189,9 @@ Route route_for(const Problem& p, const Target& t, bool is_b, Layout wanted) {
 std::vector<Variant> accepted(const Problem& p, const Target& t, const Family& family,
                               std::vector<std::string>* reasons) {
   if (family.vendor() != t.vendor) return {};
-  if (const auto reason = family.refuses(p, t); !reason.empty()) {
+  auto reason = family.refuses(p, t);
+  if (reason.empty()) reason = refuse_rounding(family, p);
+  if (!reason.empty()) {
     if (reasons) reasons->push_back(fmt::format("{}: {}", family.name(), reason));
     return {};
   }
@@ -320,6 +324,12 @@ std::vector<Plan> plans(const Problem& problem, const Target& target, std::size_
 }
 
 Result<Plan> default_plan(const Problem& problem, const Target& target) {
+  if (target.vendor == Vendor::amd)
+    if (const auto reason = hip::refuse_target(target); !reason.empty())
+      return Status(Code::not_supported, reason);
+  for (const Rounding rounding : {problem.a_rounding, problem.b_rounding, problem.d_rounding})
+    if (const auto reason = refuse_rounding(rounding, target); !reason.empty())
+      return Status(Code::not_supported, reason);
   std::vector<std::string> reasons;
   auto found = enumerate(problem, target, 1, &reasons);
   if (!found.empty()) return std::move(found.front());
@@ -363,6 +373,8 @@ Status check_plan(const Problem& problem, const Target& target, const Plan& plan
       return Status(Code::not_supported,
                     fmt::format("{} does not run on {}", family->name(), target.key()));
     if (const auto reason = family->refuses(part, target); !reason.empty())
+      return Status(Code::not_supported, fmt::format("{}: {}", family->name(), reason));
+    if (const auto reason = refuse_rounding(*family, part); !reason.empty())
       return Status(Code::not_supported, fmt::format("{}: {}", family->name(), reason));
     if (auto status = family->check(part, target, step.variant); !status.ok()) return status;
   }

@@ -243,8 +243,13 @@ std::int64_t input_columns(Prologue prologue, std::int64_t k) {
   return gated ? 2 * k : k;
 }
 
+bool is_of_hardware(Rounding rounding) {
+  return rounding == Rounding::sr_cvt_rs || rounding == Rounding::sr_cvt_scalef32;
+}
+
 bool is_stochastic(Rounding rounding) {
-  return rounding == Rounding::sr16 || rounding == Rounding::sr22 || rounding == Rounding::sr8;
+  return rounding == Rounding::sr16 || rounding == Rounding::sr22 || rounding == Rounding::sr8 ||
+         is_of_hardware(rounding);
 }
 
 std::int64_t padding_unit(const Problem& problem) {

@@ -131,6 +131,8 @@ DType side_type(const Problem& problem);
 /// Columns of X where `quantize` gives k.
 std::int64_t input_columns(Prologue prologue, std::int64_t k);
 bool is_stochastic(Rounding rounding);
+/// By an instruction that some devices have.
+bool is_of_hardware(Rounding rounding);
 
 /// The length, in elements, to which a run-time contraction axis is zero-padded inside a quantised
 /// copy.

@@ -231,6 +231,8 @@ std::uint8_t encode(double scaled, Rounding rounding, std::uint32_t draw) {
     case Rounding::sr16:
     case Rounding::sr22:
     case Rounding::sr8:
+    case Rounding::sr_cvt_rs:
+    case Rounding::sr_cvt_scalef32:
       up = std::floor(std::ldexp(fraction, 22)) + draw >= std::ldexp(1.0, 22);
       break;
   }

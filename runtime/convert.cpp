@@ -9,11 +9,11 @@ constexpr std::int64_t kMostSize = std::int64_t{1} << 40;
 static_assert(QTURN_OP_COLUMN_SUMS == static_cast<int>(Op::column_sums));
 static_assert(QTURN_WGRAD == static_cast<int>(Role::wgrad));
 static_assert(QTURN_MXFP4 == static_cast<int>(DType::mxfp4));
-static_assert(QTURN_LAYOUT_BF16 == static_cast<int>(Layout::bf16));
+static_assert(QTURN_LAYOUT_AITER_16X16 == static_cast<int>(Layout::aiter_16x16));
 static_assert(QTURN_MAJOR_ROWS == static_cast<int>(Major::rows));
 static_assert(QTURN_SCALE_SEARCH == static_cast<int>(ScaleRule::search));
 static_assert(QTURN_SCALE_32X32 == static_cast<int>(ScaleBlock::b32x32));
-static_assert(QTURN_HALF_TO_ZERO == static_cast<int>(Rounding::half_to_zero));
+static_assert(QTURN_SR_CVT_SCALEF32 == static_cast<int>(Rounding::sr_cvt_scalef32));
 static_assert(QTURN_SIGNS_PER_CALL == static_cast<int>(Signs::per_call));
 static_assert(QTURN_COPIES_BOTH == static_cast<int>(Copies::both));
 static_assert(QTURN_EPILOGUE_DSWIGLU_INTERLEAVED ==

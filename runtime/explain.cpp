@@ -17,8 +17,9 @@ Json step_json(const Problem& problem, const Target& target, const Plan& plan, c
   Json refused = Json::object();
   for (const Family* family : families()) {
     if (family->vendor() != target.vendor || family->name() == step.variant.family) continue;
-    if (const auto reason = family->refuses(part, target); !reason.empty())
-      refused[std::string(family->name())] = reason;
+    auto reason = family->refuses(part, target);
+    if (reason.empty()) reason = refuse_rounding(*family, part);
+    if (!reason.empty()) refused[std::string(family->name())] = reason;
   }
   out["refused"] = std::move(refused);
   return out;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "generator/hip/families.hpp"
 #include "runtime/cpu/backend.hpp"
 #include "runtime/cpu/features.hpp"
 #include "runtime/cuda/backend.hpp"
@@ -74,6 +75,15 @@ Result<std::unique_ptr<Backend>> open_hip(const Settings& settings,
   return hip::open_backend(std::move(store), options);
 }
 
+// Why the AMD device that would be taken runs nothing; empty where it may.
+std::string unfit_amd_device(const Settings& settings) {
+  if (!settings.text(Setting::target).empty()) return {};  // whoever names one wants it
+  const auto arch = hip::device_arch(static_cast<std::int32_t>(settings.count(Setting::device)),
+                                     settings.text(Setting::hip_runtime));
+  const auto target = arch.ok() ? parse_target(*arch) : Result<Target>(arch.status());
+  return target.ok() ? hip::refuse_target(*target) : std::string();
+}
+
 // The first GPU back end that has a device and is not disabled, or an empty name; then `reasons`
 // says why.
 std::string gpu_of(const Settings& settings, std::string& reasons) {
@@ -88,8 +98,12 @@ std::string gpu_of(const Settings& settings, std::string& reasons) {
   };
   if (has_device("cuda", [&] { return cuda::device_count(settings.text(Setting::cuda_driver)); }))
     return "cuda";
-  if (has_device("hip", [&] { return hip::device_count(settings.text(Setting::hip_runtime)); }))
-    return "hip";
+  if (has_device("hip", [&] { return hip::device_count(settings.text(Setting::hip_runtime)); })) {
+    const auto unfit = unfit_amd_device(settings);
+    if (unfit.empty()) return "hip";
+    if (!reasons.empty()) reasons += "; ";
+    reasons += unfit;
+  }
   return {};
 }
 

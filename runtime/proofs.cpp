@@ -120,11 +120,25 @@ Proofs::Answer Proofs::state_of(const Variant& variant) {
   return known_[name] = out;
 }
 
+bool Proofs::serves_open(const Variant& variant) const {
+  if (mode_ != "serve") return false;
+  const Family* family = find_family(variant.family);
+  return place_.device == Device::missing || !family ||
+         family->evidence(place_.target) != Family::Evidence::documents;
+}
+
 Status Proofs::refusal(const Variant& variant) const {
+  const Family* family = find_family(variant.family);
+  const auto rounding = family ? family->hardware_rounding() : std::nullopt;
+  const std::string instead =
+      rounding ? fmt::format(
+                     "What its instruction does is known from documents alone, so it serves "
+                     "after a proof only; rounding sr16 instead of {} runs everywhere",
+                     name_of(*rounding))
+               : "QTURN_UNPROVEN=serve runs it as it is";
   return Status(Code::unproven,
-                fmt::format("{} has not run on {} so far, and is not proved on this device: {}. "
-                            "QTURN_UNPROVEN=serve runs it as it is",
-                            variant.family, place_.env.target, why_not_.message()));
+                fmt::format("{} has not run on {} so far, and is not proved on this device: {}. {}",
+                            variant.family, place_.env.target, why_not_.message(), instead));
 }
 
 Status Proofs::allows(const Plan& plan) {
@@ -133,7 +147,7 @@ Status Proofs::allows(const Plan& plan) {
     if (answer.state == ProofState::failed)
       return Status(Code::quarantined, fmt::format("{} is in quarantine on this device ({})",
                                                    step.variant.family_text(), answer.detail));
-    if (answer.state != ProofState::open || mode_ == "serve") continue;
+    if (answer.state != ProofState::open || serves_open(step.variant)) continue;
     if (!why_not_.ok()) return refusal(step.variant);
     const std::lock_guard lock(mutex_);
     if (const auto found = undecided_.find(step.variant.family_text()); found != undecided_.end())
@@ -214,9 +228,11 @@ Status Proofs::judge(const ProofTask& task, const Proof& proof) {
   entry.detail = fmt::format("{} with plan {}: {}", task.problem.key(), task.plan.text(),
                              proof.status.message());
   const auto stored = place_.database.add_quarantine(entry);
-  log_(LogLevel::warning,
-       "{} failed its proof on this device and is put in quarantine, the next family serves: {}{}",
-       name, proof.status.message(),
+  log_(LogLevel::warning, "{} failed its proof on this device and is put in quarantine, {}: {}{}",
+       name,
+       find_family(main.family)->hardware_rounding() ? "and no other family rounds so"
+                                                     : "the next family serves",
+       proof.status.message(),
        stored.ok() ? "" : fmt::format(" (not remembered: {})", stored.message()));
   const std::lock_guard lock(mutex_);
   known_[name] = {ProofState::failed, fmt::format("{}: {}", quarantine_reason_name(entry.reason),
@@ -260,7 +276,12 @@ Status Proofs::ensure(const Problem& problem, const Plan& plan) {
     return std::none_of(plan.steps.begin(), plan.steps.end(),
                         [this](const Step& step) { return is_open(step.variant); });
   };
-  if (auto status = allows(plan); !status.ok() || mode_ == "serve" || is_settled()) return status;
+  const auto serves = [&] {
+    return std::all_of(plan.steps.begin(), plan.steps.end(), [this](const Step& step) {
+      return serves_open(step.variant) || !is_open(step.variant);
+    });
+  };
+  if (auto status = allows(plan); !status.ok() || serves()) return status;
   const std::lock_guard one(proving_);
   // Another process may be at it; where there are no such locks, both prove.
   auto lock = FileLock::acquire(place_.lock_folder + "/proof.lock", 0, std::chrono::minutes(10));

@@ -69,6 +69,8 @@ class Proofs {
 
  private:
   bool is_on_record(const Variant& variant);
+  /// QTURN_UNPROVEN=serve lets it serve unproven, or there is nothing to prove it on.
+  bool serves_open(const Variant& variant) const;
   bool is_open(const Variant& variant) { return state_of(variant).state == ProofState::open; }
   void forget_open();
   Status refusal(const Variant& variant) const;

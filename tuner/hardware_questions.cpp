@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <bit>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "generator/family.hpp"
+#include "reference/quantize.hpp"
 #include "tuner/memory.hpp"
 #include "tuner/trial_process.hpp"
 
@@ -86,7 +90,60 @@ ordered_json weights_json(const RoundingProbe& probe, const std::vector<std::uin
   return out;
 }
 
+float float_at(const RoundingProbe& probe, std::uint32_t record, std::uint32_t word) {
+  return std::bit_cast<float>(probe.inputs[record * RoundingProbe::kRecordWords + word]);
+}
+
+// What the reference says of an element, where quantisers would ask: of finite values under
+// scale 1.
+std::optional<std::uint32_t> wanted_code(const RoundingProbe& probe, reference::Rounding rounding,
+                                         std::uint32_t record, std::uint32_t element) {
+  const bool four = probe.elements == 4;
+  const float x = float_at(probe, record, element);
+  if (!std::isfinite(x) || (!four && float_at(probe, record, 3) != 1.0f)) return {};
+  const auto word = probe.inputs[record * RoundingProbe::kRecordWords + (four ? 4 : 2)];
+  // The reference counts neighbours from the lowest code on, where operand f stands.
+  const auto index = four ? 3 - element : element;
+  return reference::encode(x, rounding, reference::draw_of_instruction(rounding, word, index));
+}
+
+Status compare_instruction(const RoundingProbe& probe, Rounding rounding,
+                           const std::vector<std::uint32_t>& results) {
+  const auto as = static_cast<reference::Rounding>(rounding);
+  for (std::uint32_t record = 0; record < probe.records(); ++record)
+    for (std::uint32_t element = 0; element < probe.elements; ++element) {
+      const auto wanted = wanted_code(probe, as, record, element);
+      const auto got = probe.code(results, record, element);
+      if (!wanted || *wanted == got) continue;
+      const auto word =
+          probe.inputs[record * RoundingProbe::kRecordWords + (probe.elements == 4 ? 4 : 2)];
+      return Status(
+          Code::rejected,
+          fmt::format("{} takes element {} = {} under random bits {:08x} to code {}, where the "
+                      "documents give {}: rounding {} is not what its reference says here. `qturn "
+                      "selftest --questions` writes down what each bit does; please send it",
+                      probe.name, element, float_at(probe, record, element), word, got, *wanted,
+                      name_of(rounding)));
+    }
+  return {};
+}
+
 }  // namespace
+
+Status check_instructions(Backend& backend, const Plan& plan) {
+  for (const auto& step : plan.steps) {
+    const Family* family = find_family(step.variant.family);
+    const auto rounding = family ? family->hardware_rounding() : std::nullopt;
+    if (!rounding) continue;
+    const auto probe = rounding_probe(backend.device().target);
+    if (!probe)
+      return Status(Code::not_supported, refuse_rounding(*rounding, backend.device().target));
+    const auto results = run(backend, *probe);
+    if (!results.ok()) return results.status();
+    if (auto status = compare_instruction(*probe, *rounding, *results); !status.ok()) return status;
+  }
+  return {};
+}
 
 ordered_json ask_hardware(const std::string& program, const Worker& worker,
                           std::map<std::string, std::string> settings, const std::string& target) {

@@ -7,6 +7,8 @@
 #include <string>
 
 #include "generator/probe.hpp"
+#include "generator/variant.hpp"
+#include "runtime/backend.hpp"
 #include "runtime/worker.hpp"
 
 namespace quarterturn {
@@ -18,6 +20,11 @@ namespace quarterturn {
 nlohmann::ordered_json ask_hardware(const std::string& program, const Worker& worker,
                                     std::map<std::string, std::string> settings,
                                     const std::string& target);
+
+/// Whether the instructions by which families of `plan` round do here what the reference has them
+/// do, as far as those families use them; asked in the process at hand. `rejected`: which bit, or
+/// which value, is other than that.
+Status check_instructions(Backend& backend, const Plan& plan);
 
 /// The other side: runs the probe of the device that `request` names, and says on `out` what came.
 /// Returns the exit status.

@@ -34,6 +34,11 @@ int stored_code(const PackedView& view, std::int64_t row, std::int64_t k) {
       const auto byte = view.codes[block * qt::cpu::kPanelCodes + qt::cpu::panel_byte(c, inside)];
       return byte >> qt::cpu::panel_shift(inside) & 15;
     }
+    case Layout::aiter_16x16: {
+      const auto byte =
+          view.codes[(row / 16 * blocks + k / kBlock) * 256 + row % 16 * 16 + k % kBlock / 2];
+      return k % 2 == 0 ? byte & 15 : byte >> 4;
+    }
     default: {
       const auto byte = view.codes[row * view.k / 2 + k / 2];
       return k % 2 == 0 ? byte & 15 : byte >> 4;
@@ -58,7 +63,7 @@ std::vector<unsigned char> stored_scale(const PackedView& view, std::int64_t row
     const auto tile = row / 128 * ceil_div(blocks, 4) + block / 4;
     return {view.scales[tile * 512 + row % 32 * 16 + row / 32 % 4 * 4 + block % 4]};
   }
-  if (view.layout == Layout::aiter) {
+  if (view.layout == Layout::aiter || view.layout == Layout::aiter_16x16) {
     const auto tile = row / 32 * ceil_div(blocks, 8) + block / 8;
     return {view.scales[tile * 256 + block % 4 * 64 + row % 16 * 4 + block % 8 / 4 * 2 +
                         row % 32 / 16]};
@@ -87,7 +92,7 @@ std::vector<unsigned char> expected_scale(const PackedView& view, const OracleRo
 
 bool is_readable(Layout layout) {
   return layout == Layout::plain || layout == Layout::int8_blocks || layout == Layout::panel16 ||
-         layout == Layout::scales_128x4 || layout == Layout::aiter;
+         layout == Layout::scales_128x4 || layout == Layout::aiter || layout == Layout::aiter_16x16;
 }
 
 std::string compare_row(const PackedView& view, std::int64_t row, const OracleRow& expected) {

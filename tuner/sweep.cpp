@@ -58,7 +58,8 @@ void append_quantisers(std::vector<Problem>& out) {
   for (const auto layout : {Layout::plain, Layout::scales_128x4, Layout::aiter, Layout::e5m2,
                             Layout::int8_rows, Layout::bf16, Layout::int8_blocks})
     for (const auto copies : {Copies::rows, Copies::columns, Copies::both})
-      for (const auto rounding : {Rounding::rne, Rounding::sr16}) {
+      for (const auto rounding :
+           {Rounding::rne, Rounding::sr16, Rounding::sr_cvt_rs, Rounding::sr_cvt_scalef32}) {
         Problem p;
         p.op = Op::quantize;
         p.m = {1, 8192};
@@ -79,7 +80,7 @@ void append_simple(std::vector<Problem>& out) {
   p.m = {1, 8192};
   p.k = Extent::exactly(4096);
   for (const auto layout : {Layout::scales_128x4, Layout::e5m2, Layout::int8_rows, Layout::permuted,
-                            Layout::bf16, Layout::panel16}) {
+                            Layout::bf16, Layout::panel16, Layout::aiter, Layout::aiter_16x16}) {
     p.op = Op::pack;
     p.a_type = p.d_type = DType::mxfp4;
     p.a_layout = Layout::plain;
@@ -113,7 +114,7 @@ std::vector<SweepRow> rows_of(const Family& family, const std::vector<Problem>& 
                               const Target& target, std::size_t most) {
   std::vector<std::pair<const Problem*, std::vector<Variant>>> spaces;
   for (const auto& problem : problems)
-    if (family.refuses(problem, target).empty())
+    if (family.refuses(problem, target).empty() && refuse_rounding(family, problem).empty())
       if (auto all = family.variants(problem, target); !all.empty())
         spaces.emplace_back(&problem, std::move(all));
   std::vector<SweepRow> out;

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "generator/layout.hpp"
+#include "tuner/hardware_questions.hpp"
 
 namespace quarterturn {
 namespace {
@@ -135,6 +136,8 @@ Verdict LocalTrials::admit(std::size_t candidate, Depth depth) {
         status.code() == Code::rejected ? Status(Code::compile_failed, status.message()) : status,
         {}};
   }
+  if (auto status = check_instructions(backend_, (*loaded)->plan()); !status.ok())
+    return {std::move(status), {}};
   return admission_.admit(**loaded, depth);
 }
 

@@ -99,24 +99,32 @@ std::vector<float> rotated_row(const Instance& instance, const Problem& part,
   return out;
 }
 
-// Adds one element: its exact value in units of its block's scale, and the neighbours between which
-// it is rounded.
-void add_element(reference::BiasTest& test, double exact, double mean) {
-  const double magnitude = std::fabs(exact);
-  const double step = magnitude < 2 ? 0.5 : magnitude < 4 ? 1 : 2;
-  double low = std::floor(magnitude / step) * step, high = low + (low == magnitude ? 0 : step);
-  if (exact < 0) std::swap(low *= -1, high *= -1);
-  test.add(exact, low, high, mean);
+// Random bits of an element where they are so few that probabilities show it, else 0.
+int few_bits(reference::Rounding rounding) {
+  return rounding == reference::Rounding::sr8 || rounding == reference::Rounding::sr_cvt_rs ? 8 : 0;
 }
 
-void add_row(reference::BiasTest& test, std::span<const float> row, reference::ScaleRule rule,
-             std::span<const double> means) {
+// Adds one element: its exact value in units of its block's scale, and the neighbours between which
+// it is rounded. Of n random bits, it goes up with a probability of whole 2^-n, rounded down.
+void add_element(reference::BiasTest& test, double exact, double mean, int bits) {
+  double magnitude = std::fabs(exact);
+  const double step = magnitude < 2 ? 0.5 : magnitude < 4 ? 1 : 2;
+  if (bits > 0)
+    magnitude = std::ldexp(std::floor(std::ldexp(magnitude / step, bits)), -bits) * step;
+  double low = std::floor(magnitude / step) * step, high = low + (low == magnitude ? 0 : step);
+  if (exact < 0) std::swap(low *= -1, high *= -1);
+  test.add(std::copysign(magnitude, exact), low, high, mean);
+}
+
+void add_row(reference::BiasTest& test, std::span<const float> row,
+             const reference::QuantizeSpec& spec, std::span<const double> means) {
+  const reference::ScaleRule rule = spec.rule;
   for (std::size_t i = 0; i < means.size(); ++i) {
     const auto block = row.subspan(i / 32 * 32, 32);
     if (std::all_of(block.begin(), block.end(), [](float v) { return v == 0; })) continue;
     const double scale = std::ldexp(1.0, reference::scale_byte(block, rule) - 127);
     const float value = rule == reference::ScaleRule::ts34 ? row[i] * 0.75f : row[i];
-    add_element(test, value / scale, means[i]);
+    add_element(test, value / scale, means[i], few_bits(spec.rounding));
   }
 }
 
@@ -138,7 +146,7 @@ Status check_step(Backend& backend, const Problem& part, const Step& step, doubl
   reference::BiasTest test(sample.draws);
   const auto wanted = reference_spec(part, operand);
   for (std::size_t r = 0; r < sample.chosen.size(); ++r)
-    add_row(test, rotated_row(**instance, part, wanted, sample, sample.chosen[r]), wanted.rule,
+    add_row(test, rotated_row(**instance, part, wanted, sample, sample.chosen[r]), wanted,
             std::span(*found).subspan(r * sample.columns, sample.columns));
   worst_z = std::max(worst_z, test.worst_z());
   if (test.unbiased()) return {};

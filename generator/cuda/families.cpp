@@ -6,6 +6,7 @@ namespace quarterturn::cuda {
 
 std::vector<const Family*> families() {
   return {&quantize(),
+          &quantize_cvt_rs(),
           &pack(),
           &dequantize(),
           &hadamard(),

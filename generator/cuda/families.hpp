@@ -8,6 +8,7 @@
 namespace quarterturn::cuda {
 
 const Family& quantize();
+const Family& quantize_cvt_rs();
 const Family& gemm_e5m2();
 const Family& gemm_int8();
 const Family& gemm_bf16();

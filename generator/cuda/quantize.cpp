@@ -1,5 +1,6 @@
 // cuda_quantize: high precision to MXFP4 in one pass, packed or expanded
-// (templates/cuda/quantize.h, quantize_tiles.h, quantize_squares.h).
+// (templates/cuda/quantize.h, quantize_tiles.h, quantize_squares.h); and cuda_quantize_cvt_rs, the
+// same by the stochastic rounding of sm_100a and sm_103a (templates/cuda/quantize_cvt_rs.h).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -67,9 +68,24 @@ std::int64_t tiles_down(const Problem& p, const qt_args& args, std::int64_t rows
   return ceil_div(copy_length(p, args.m, args.groups) + (beside ? kTileRows : 0), rows);
 }
 
+// The text, and its kernel, that a problem's rounding and shape of work take.
+std::string_view text_for(const Problem& p, std::string_view own) {
+  if (p.a_rounding == Rounding::sr_cvt_rs) return "cuda/quantize_cvt_rs.h";
+  if (p.a_rounding == Rounding::sr_cvt_scalef32) return "hip/quantize_cvt_scalef32.h";
+  return own;
+}
+
 class Quantize final : public Family {
  public:
-  std::string_view name() const override { return "cuda_quantize"; }
+  explicit Quantize(std::optional<Rounding> instruction = {}) : instruction_(instruction) {}
+
+  std::string_view name() const override {
+    return instruction_ ? "cuda_quantize_cvt_rs" : "cuda_quantize";
+  }
+  Evidence evidence(const Target& target) const override {
+    return instruction_ ? Evidence::documents : Family::evidence(target);
+  }
+  std::optional<Rounding> hardware_rounding() const override { return instruction_; }
   std::int32_t revision() const override { return 1; }
   Vendor vendor() const override { return Vendor::nvidia; }
 
@@ -77,6 +93,10 @@ class Quantize final : public Family {
     if (t.vendor != Vendor::nvidia) return "runs on NVIDIA GPUs";
     if (capability(t) < 80) return "needs sm_80 or later";
     if (p.op != Op::quantize) return "quantises: op = quantize";
+    if (instruction_ && p.a_rounding != *instruction_)
+      return fmt::format("rounds by cvt.rs: a_rounding = {}", name_of(*instruction_));
+    if (instruction_)
+      if (auto reason = refuse_rounding(*instruction_, t); !reason.empty()) return reason;
     if (is_gated(p) && p.copies != Copies::rows && !tiled(p))
       return fmt::format(
           "applies SwiGLU before column copies with a rotation of up to {}, before both of up to "
@@ -106,7 +126,8 @@ class Quantize final : public Family {
     // The short encodings of encode.h fit 64 registers, longer rotations 80; the others, and bands,
     // need more.
     const bool fits = (p.copies == Copies::rows || tiled(p)) &&
-                      (p.a_rounding == Rounding::rne || p.a_rounding == Rounding::sr16);
+                      (p.a_rounding == Rounding::rne || p.a_rounding == Rounding::sr16 ||
+                       is_of_hardware(p.a_rounding));
     const bool longer = (p.copies == Copies::rows && p.rotation > 32) ||
                         (p.copies == Copies::both && p.rotation == 0);
     std::vector<std::int64_t> resident = {2};
@@ -117,7 +138,7 @@ class Quantize final : public Family {
     if (fits) resident = {4, 3, 2};
     // Places in tiles of scales take some more, and decoding to bf16 too.
     // NVRTC 13.0 keeps a few values more for sm_120.
-    const bool noisy = p.a_rounding == Rounding::sr16;
+    const bool noisy = p.a_rounding != Rounding::rne;
     const bool tiles = noisy && p.d_layout == Layout::scales_128x4;
     const bool sm120 = noisy && capability(t) >= 120;
     if (fits && (longer || tiles || sm120)) resident = {3, 2};
@@ -125,8 +146,7 @@ class Quantize final : public Family {
     if (fits && longer && p.d_layout == Layout::bf16) resident = {2};
     // Row-wise work finds its row by a division, which takes registers unless it is a shift.
     const bool shifts = p.k.is_static() && (p.k.lo & (p.k.lo - 1)) == 0;
-    if (fits && !longer && p.copies == Copies::rows && p.a_rounding == Rounding::sr16 &&
-        !is_expanded(p.d_layout) && !shifts)
+    if (fits && !longer && p.copies == Copies::rows && noisy && !is_expanded(p.d_layout) && !shifts)
       resident = {3, 2};
     // Three scales are tried on every block, whose errors are added up each.
     if (p.scale_rule == ScaleRule::search) resident = {p.copies == Copies::rows ? 2 : 1};
@@ -177,9 +197,11 @@ class Quantize final : public Family {
     const auto blocks = std::max<std::int64_t>(1, v.value("resident") * 256 / threads);
     const EntryShape entry{name, static_cast<int>(threads), static_cast<int>(blocks), {}};
     if (is_square(p))
-      return text.source(p, t, v, "cuda/quantize_squares.h", "quantize_squares", entry);
-    if (tiled(p)) return text.source(p, t, v, "cuda/quantize_tiles.h", "quantize_tiles", entry);
-    return text.source(p, t, v, "cuda/quantize.h", "quantize", entry);
+      return text.source(p, t, v, text_for(p, "cuda/quantize_squares.h"), "quantize_squares",
+                         entry);
+    if (tiled(p))
+      return text.source(p, t, v, text_for(p, "cuda/quantize_tiles.h"), "quantize_tiles", entry);
+    return text.source(p, t, v, text_for(p, "cuda/quantize.h"), "quantize", entry);
   }
 
   Launch launch(const Problem& p, const Variant& v, const qt_args& args,
@@ -223,12 +245,20 @@ class Quantize final : public Family {
       if (v.value(axis.name) != axis.values.front()) factor += 0.01;
     return elements * copies * factor * 1e-3;
   }
+
+ private:
+  std::optional<Rounding> instruction_;
 };
 
 }  // namespace
 
 const Family& quantize() {
   static const Quantize family;
+  return family;
+}
+
+const Family& quantize_cvt_rs() {
+  static const Quantize family(Rounding::sr_cvt_rs);
   return family;
 }
 

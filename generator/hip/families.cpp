@@ -6,15 +6,15 @@ namespace quarterturn::hip {
 
 std::vector<const Family*> families() {
   auto out = shared_families();
-  out.push_back(&gemm_mfma_scale());
+  out.insert(out.end(), {&gemm_mfma_scale(), &weight_only(), &pack()});
   return out;
 }
 
 std::string refuse_target(const Target& target) {
   if (target.vendor != Vendor::amd || target.arch == "gfx950") return {};
   return fmt::format(
-      "needs gfx950 (MI350X, MI355X): {} has no MXFP4 matrix cores; use the CPU back end there "
-      "(QTURN_BACKEND=cpu)",
+      "{} has no MXFP4 matrix cores: of AMD's GPUs, kernels here are for gfx950 (MI350X, MI355X) "
+      "alone. Use the CPU there (QTURN_BACKEND=cpu, with memory of the host)",
       target.arch);
 }
 

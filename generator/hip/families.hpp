@@ -10,7 +10,9 @@
 namespace quarterturn::hip {
 
 const Family& gemm_mfma_scale();
-/// quantize, dequantize, hadamard, column_sums: see on_amd.cpp.
+const Family& weight_only();
+const Family& pack();
+/// quantize, quantize_cvt_scalef32, dequantize, hadamard, column_sums: see on_amd.cpp.
 std::vector<const Family*> shared_families();
 
 std::vector<const Family*> families();

@@ -16,21 +16,24 @@ constexpr std::int64_t kMostCopies = 63;  // of a wave in flight
 constexpr std::int64_t kMostActivated = 128;
 constexpr std::int64_t kRegisters = 512;  // of a lane, shared by the waves of a SIMD
 
-// Whose scales come in tiles: the values of `scales`.
-enum Tiled : std::int64_t { kNone, kBoth, kOfB, kOfA };
+// Whose scales come in tiles, and whose codes in panels: the values of `scales`.
+enum Tiled : std::int64_t { kNone, kBoth, kOfB, kOfA, kShuffledB, kShuffledBTiledA };
 
 // How the four waves share a tile, and what that takes.
 struct Shares {
   std::int64_t tile_m, tile_n, shape, waves_m, waves_n;
   bool a_tiled, b_tiled;  // scales come in tiles
+  bool b_shuffled;        // and codes in panels of 16 rows
   explicit Shares(const Variant& v)
       : tile_m(v.value("tile_m")),
         tile_n(v.value("tile_n")),
         shape(v.value("shape")),
         waves_m(tile_m >= 64 ? 2 : 1),
         waves_n(kWaves / waves_m),
-        a_tiled(v.value("scales") == kBoth || v.value("scales") == kOfA),
-        b_tiled(v.value("scales") == kBoth || v.value("scales") == kOfB) {}
+        a_tiled(v.value("scales") == kBoth || v.value("scales") == kOfA ||
+                v.value("scales") == kShuffledBTiledA),
+        b_tiled(v.value("scales") != kNone && v.value("scales") != kOfA),
+        b_shuffled(v.value("scales") >= kShuffledB) {}
   static Layout layout(bool tiled) { return tiled ? Layout::aiter : Layout::plain; }
   std::int64_t sums() const { return tile_m * tile_n / kThreads; }  // of a lane
   // Of a SIMD: as many as sums, fragments and addresses leave room for.
@@ -71,8 +74,8 @@ class GemmMfmaScale final : public Family {
     if (p.bias_gradient != BiasGradient::none) return "sums no gradients";
     if (!is_readable(p.a_layout))
       return fmt::format("a_layout = {}: reads plain and aiter", name_of(p.a_layout));
-    if (!is_readable(p.b_layout))
-      return fmt::format("b_layout = {}: reads plain and aiter", name_of(p.b_layout));
+    if (!is_readable(p.b_layout) && p.b_layout != Layout::aiter_16x16)
+      return fmt::format("b_layout = {}: reads plain, aiter and aiter_16x16", name_of(p.b_layout));
     return {};
   }
 
@@ -91,9 +94,10 @@ class GemmMfmaScale final : public Family {
          ParameterStage::compile,
          "rows of tiles walked together, to share B in L2"},
         {"scales",
-         {kNone, kBoth, kOfB, kOfA},
+         {kNone, kBoth, kOfB, kOfA, kShuffledB, kShuffledBTiledA},
          ParameterStage::compile,
-         "in tiles (layout aiter): 0 none, 1 both operands', 2 B's, 3 A's"}};
+         "in tiles (layout aiter): 0 none, 1 both operands', 2 B's, 3 A's; 4, 5: B aiter_16x16, A "
+         "plain or aiter"}};
   }
 
   std::string illegal(const Problem& p, const Target& t, const Variant& v) const override {
@@ -135,6 +139,7 @@ class GemmMfmaScale final : public Family {
     text.integer("tile_n", shares.tile_n, "");
     text.flag("a_tiled", shares.a_tiled, "A's scales in 32 x 8 tiles");
     text.flag("b_tiled", shares.b_tiled, "B's");
+    text.flag("b_shuffled", shares.b_shuffled, "B's codes in panels of 16 rows");
     text.integer("waves_m", shares.waves_m, "how its four waves share it");
     text.integer("waves_n", shares.waves_n, "");
     text.integer("shape", shares.shape, "of the instruction: 16x16x128 or 32x32x64");
@@ -160,7 +165,8 @@ class GemmMfmaScale final : public Family {
     return Shares::layout(Shares(v).a_tiled);
   }
   Layout b_layout(const Problem&, const Variant& v) const override {
-    return Shares::layout(Shares(v).b_tiled);
+    const Shares shares(v);
+    return shares.b_shuffled ? Layout::aiter_16x16 : Shares::layout(shares.b_tiled);
   }
 
   // How the matrix cores sum is not published. As other tensor cores do, they may cut the products

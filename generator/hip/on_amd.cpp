@@ -1,5 +1,7 @@
 // hip_quantize, hip_dequantize, hip_hadamard, hip_column_sums: the CUDA families' texts and
-// parameters over AMD's primitives (templates/hip/primitives.h), where a warp is half a wavefront.
+// parameters over AMD's primitives (templates/hip/primitives.h), where a warp is half a wavefront;
+// and hip_quantize_cvt_scalef32, the quantisers by gfx950's own stochastic rounding
+// (templates/hip/quantize_cvt_scalef32.h).
 #include <fmt/format.h>
 
 #include "generator/cuda/families.hpp"
@@ -28,14 +30,22 @@ bool is_amax_rule(ScaleRule rule) {
 
 class OnAmd final : public Family {
  public:
-  OnAmd(std::string name, const Family& text) : name_(std::move(name)), text_(text) {}
+  OnAmd(std::string name, const Family& text, std::optional<Rounding> instruction = {})
+      : name_(std::move(name)), text_(text), instruction_(instruction) {}
 
   std::string_view name() const override { return name_; }
   std::int32_t revision() const override { return 1; }
   Vendor vendor() const override { return Vendor::amd; }
+  Evidence evidence(const Target& target) const override {
+    return instruction_ ? Evidence::documents : Family::evidence(target);
+  }
+  std::optional<Rounding> hardware_rounding() const override { return instruction_; }
 
   std::string refuses(const Problem& p, const Target& t) const override {
     if (auto reason = refuse_target(t); !reason.empty()) return reason;
+    if (instruction_ && p.op == Op::quantize && p.a_rounding != *instruction_)
+      return fmt::format("rounds by v_cvt_scalef32_sr_pk_fp4_f32: a_rounding = {}",
+                         name_of(*instruction_));
     if (p.op == Op::quantize && p.d_layout != Layout::plain && p.d_layout != Layout::aiter)
       return fmt::format("d_layout = {}: writes plain and aiter", name_of(p.d_layout));
     return text_.refuses(as_read(p), as_read(t));
@@ -76,16 +86,19 @@ class OnAmd final : public Family {
  private:
   std::string name_;
   const Family& text_;
+  std::optional<Rounding> instruction_;
 };
 
 }  // namespace
 
 std::vector<const Family*> shared_families() {
   static const OnAmd quantize("hip_quantize", cuda::quantize());
+  static const OnAmd by_instruction("hip_quantize_cvt_scalef32", cuda::quantize(),
+                                    Rounding::sr_cvt_scalef32);
   static const OnAmd dequantize("hip_dequantize", cuda::dequantize());
   static const OnAmd hadamard("hip_hadamard", cuda::hadamard());
   static const OnAmd column_sums("hip_column_sums", cuda::column_sums());
-  return {&quantize, &dequantize, &hadamard, &column_sums};
+  return {&quantize, &by_instruction, &dequantize, &hadamard, &column_sums};
 }
 
 }  // namespace quarterturn::hip

@@ -32,7 +32,8 @@ import functools
 import json
 import pathlib
 
-ROUNDINGS = ("rne", "sr16", "sr22", "sr8", "half_away", "half_to_zero")
+ROUNDINGS = ("rne", "sr16", "sr22", "sr8", "half_away", "half_to_zero", "sr_cvt_rs",
+             "sr_cvt_scalef32")
 SCALE_RULES = ("floor", "even", "rceil", "ceil", "ts34", "quest", "quest_qutlass", "search")
 CLIPPING = ("floor", "even", "quest", "quest_qutlass", "search")
 ROTATIONS = (0, 16, 32, 64, 128, 256)

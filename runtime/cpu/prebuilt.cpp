@@ -48,8 +48,8 @@ To as(From value) {
 static_assert(static_cast<int>(qt::cpu::DType::mxfp4) == static_cast<int>(DType::mxfp4));
 static_assert(static_cast<int>(qt::cpu::Layout::bf16) == static_cast<int>(Layout::bf16));
 static_assert(static_cast<int>(qt::ScaleRule::search) == static_cast<int>(ScaleRule::search));
-static_assert(static_cast<int>(qt::Rounding::half_to_zero) ==
-              static_cast<int>(Rounding::half_to_zero));
+static_assert(static_cast<int>(qt::Rounding::sr_cvt_scalef32) ==
+              static_cast<int>(Rounding::sr_cvt_scalef32));
 static_assert(static_cast<int>(qt::Grouping::k_grouped) == static_cast<int>(Grouping::k_grouped));
 static_assert(static_cast<int>(qt::Epilogue::dswiglu_interleaved) ==
               static_cast<int>(Epilogue::dswiglu_interleaved));

@@ -228,4 +228,10 @@ Result<std::int32_t> device_count(const std::string& runtime) {
   return count;
 }
 
+Result<std::string> device_arch(std::int32_t ordinal, const std::string& runtime) {
+  auto api = runtime_api(runtime);
+  if (!api.ok()) return api.status();
+  return arch_of(**api, ordinal);
+}
+
 }  // namespace quarterturn::hip

@@ -34,4 +34,7 @@ Result<std::unique_ptr<Backend>> open_backend(std::shared_ptr<CodeStore> store,
 /// Devices the runtime shows; an error says why there are none. `runtime` as in BackendOptions.
 Result<std::int32_t> device_count(const std::string& runtime = {});
 
+/// The architecture of one of them, without its features: "gfx950".
+Result<std::string> device_arch(std::int32_t ordinal, const std::string& runtime = {});
+
 }  // namespace quarterturn::hip

@@ -49,6 +49,9 @@ QT_FN void encode_block_as(const Config& config, const float (&x)[32], u32 amax,
       return encode_block<rule, Rounding::half_away>(x, amax, byte, noise, position, packed);
     case Rounding::half_to_zero:
       return encode_block<rule, Rounding::half_to_zero>(x, amax, byte, noise, position, packed);
+    case Rounding::sr_cvt_rs:
+    case Rounding::sr_cvt_scalef32:
+      return;  // of GPUs alone
   }
 }
 

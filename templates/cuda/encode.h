@@ -9,8 +9,11 @@
 // * stochastic: y * 2^-126, rounded toward zero, has its first power of two at the smallest normal
 //   number, so its bits are linear in the code, subnormals included: 22 fraction bits each. They
 //   plus the noise, cut at bit 22, are the code.
-// Either way one multiplication moves the code to the top of a word, the sign joins it, and a
-// funnel shift appends the nibble.
+// * by an instruction of the hardware: eight values and the words of a noise call go in, eight
+// codes
+//   come out.
+// The first two ways, one multiplication moves the code to the top of a word, the sign joins it,
+// and a funnel shift appends the nibble.
 #ifndef QT_CUDA_ENCODE_H
 #define QT_CUDA_ENCODE_H
 
@@ -21,7 +24,7 @@ namespace qt::cuda {
 
 /// Whether this file knows a short way; the others take the defining text.
 QT_FN constexpr bool has_fast_encoding(Rounding rounding) {
-  return rounding == Rounding::rne || rounding == Rounding::sr16;
+  return rounding == Rounding::rne || rounding == Rounding::sr16 || is_of_hardware(rounding);
 }
 
 /// The largest magnitude, or a NaN.
@@ -99,11 +102,40 @@ QT_FN float factor_of(float (&x)[32], u32 byte) {
   return inverse;
 }
 
+/// What rounds so in hardware, defined by the text of a family that does (quantize_cvt_rs.h):
+///   elements_of_call       a multiple of 8 that share a noise call
+///   codes(y, call, part)   of eight values, the part'th of the call, low nibble first
+template <Rounding rounding>
+struct Instruction;
+
+/// encode_scaled by it; it saturates.
+template <Rounding rounding>
+QT_FN void encode_by_instruction(const float (&x)[32], float factor, const Noise& noise,
+                                 u64 position, u32 (&packed)[4]) {
+  constexpr u32 parts = Instruction<rounding>::elements_of_call / 8u;
+  const u64 first = position / Instruction<rounding>::elements_of_call;
+  QT_UNROLL
+  for (u32 w = 0; w < 4u; w += parts) {
+    const Philox call = noise_call_fast(noise, u32(first) | (w / parts), u32(first >> 32));
+    QT_UNROLL
+    for (u32 part = 0; part < parts; ++part) {
+      float y[8];
+      QT_UNROLL
+      for (u32 e = 0; e < 8u; ++e) y[e] = mul(x[8u * (w + part) + e], factor);
+      packed[w + part] = Instruction<rounding>::codes(y, call, part);
+    }
+  }
+}
+
 /// Codes of 32 values once multiplied by `factor`; `position`, that of the first, is a multiple of
 /// 32.
 template <ScaleRule rule, Rounding rounding>
 QT_FN void encode_scaled(const float (&x)[32], float factor, const Noise& noise, u64 position,
                          u32 (&packed)[4]) {
+  if constexpr (is_of_hardware(rounding)) {
+    encode_by_instruction<rounding>(x, factor, noise, position, packed);
+    return;
+  }
   // The four calls differ in the counter's lowest bits alone.
   const u32 call_low = u32(position >> 3), call_high = u32(position >> 35);
   QT_UNROLL

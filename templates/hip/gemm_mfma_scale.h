@@ -12,6 +12,8 @@
 #include "args.h"
 #include "cuda/epilogue.h"
 #include "cuda/tile_walk.h"
+#include "hip/codes_16x16.h"
+#include "hip/epilogue_quads.h"
 #include "hip/primitives.h"
 #include "hip/scales_32x8.h"
 
@@ -84,7 +86,8 @@ struct Operands {
   const u8* b_scales;
   ColumnsOfTile<Config> columns;
   i64 row0, row_end;
-  i64 first_block, tiles;  // of K: where it begins, and tiles of scales along a whole row
+  i64 first_block;    // of K: where it begins
+  i64 blocks, tiles;  // of a whole row, and tiles of scales along it
 
   QT_FN Operands(const qt_args& args, const Product& p, i64 first_row, i64 first_column)
       : a(args.a),
@@ -97,13 +100,20 @@ struct Operands {
         row0(first_row),
         row_end(p.end),
         first_block(p.k_first / 32),
-        tiles(ceil_div(round_up(args.k, Config::k_unit), 256)) {}
+        blocks(round_up(args.k, Config::k_unit) / 32),
+        tiles((blocks + 7) / 8) {}
 
   QT_FN static i64 kept_below(i64 row, i64 end) { return row < end ? row : end - 1; }
   QT_FN i64 a_row(u32 row) const { return kept_below(row0 + row, row_end); }
   QT_FN i64 b_row(u32 row) const { return kept_below(columns(row - S::tile_m), columns.n); }
   QT_FN const u8* codes(u32 row) const {
-    return row < S::tile_m ? a_codes + a_row(row) * (a.ld / 2) : b_codes + b_row(row) * (b.ld / 2);
+    if (row < S::tile_m) return a_codes + a_row(row) * (a.ld / 2);
+    if constexpr (Config::b_shuffled) return b_codes + place_16x16(b_row(row), 0, blocks);
+    return b_codes + b_row(row) * (b.ld / 2);
+  }
+  /// Bytes from one block of a row of the tile to the next.
+  QT_FN static u32 block_step(u32 row) {
+    return Config::b_shuffled && row >= S::tile_m ? kPanelBlock : 16u;
   }
   /// The scale of block `block`, from K's beginning, of a row of the tile.
   QT_FN const u8* scale(u32 row, i64 block) const {
@@ -127,7 +137,8 @@ struct Operands {
   /// Whether rows of codes start at multiples of 16 bytes, and of scales at multiples of 4.
   QT_FN bool aligned() const {
     const i64 a_step = Config::a_tiled ? 0 : a.scale_ld, b_step = Config::b_tiled ? 0 : b.scale_ld;
-    return ((u64(a_codes) | u64(b_codes) | u64(a.ld / 2) | u64(b.ld / 2)) & 15u) == 0u &&
+    const i64 b_codes_step = Config::b_shuffled ? 0 : b.ld / 2;
+    return ((u64(a_codes) | u64(b_codes) | u64(a.ld / 2) | u64(b_codes_step)) & 15u) == 0u &&
            ((u64(a_scales) | u64(b_scales) | u64(a_step) | u64(b_step)) & 3u) == 0u;
   }
   /// Which half of tiles of scales stage `s` reads.
@@ -165,7 +176,7 @@ struct Copies {
     QT_UNROLL
     for (u32 i = 0; i < S::code_turns; ++i) {
       const u32 row = copy_of(i, S::code_copies) * 16u + lane / 4u;
-      codes[i] = from.codes(row) + ((lane ^ (row >> 2)) & 3u) * 16u;
+      codes[i] = from.codes(row) + ((lane ^ (row >> 2)) & 3u) * from.block_step(row);
     }
     odd = from.half(0);
     QT_UNROLL
@@ -176,7 +187,9 @@ struct Copies {
   QT_FN void start(i64 s, u32 to) const {
     QT_UNROLL
     for (u32 i = 0; i < S::code_turns; ++i)
-      copy_to_lds_16(to + copy_of(i, S::code_copies) * 1024u, codes[i] + s * (kChunk / 2));
+      copy_to_lds_16(
+          to + copy_of(i, S::code_copies) * 1024u,
+          codes[i] + s * i64(4u * Operands<Config>::block_step(copy_of(i, S::code_copies) * 16u)));
     QT_UNROLL
     for (u32 i = 0; i < S::scale_turns; ++i) {
       const u32 copy = copy_of(i, S::scale_copies);
@@ -204,8 +217,9 @@ QT_FN void bring_by_registers(const Operands<Config>& from, i64 s, i64 k_end, u3
     const u32 row = at / 4u, piece = at % 4u;
     const i64 block = s * 4 + i64(piece);
     const bool inside = block * 32 < k_end;
-    store_shared_4(to + code_place(row, piece),
-                   inside ? load_piece(from.codes(row) + block * 16, aligned) : Words4{});
+    store_shared_4(
+        to + code_place(row, piece),
+        inside ? load_piece(from.codes(row) + block * from.block_step(row), aligned) : Words4{});
     store_shared_u8(to + S::scale_place(row, piece, from.half(s)),
                     inside ? u32(*from.scale(row, block)) : kOne);
   }
@@ -250,117 +264,6 @@ QT_FN Fragment fragment_of_b(u32 stage, u32 row, u32 block, u32 half) {
           load_shared_u8(stage + S::b_scales_at + S::ScalesOfB::place(row, block, half))};
 }
 
-/// z from a product's sum and what C and bias are there.
-template <class Config>
-QT_FN float z_of(const qt_args& args, float sum, float c, float bias) {
-  float z = mul(mul(args.alpha, Config::descale), sum);
-  if constexpr (Config::accumulate)
-    if (args.beta != 0.0f) z += mul(args.beta, c);
-  if constexpr (Config::bias) z += bias;
-  return z;
-}
-
-/// The same, C and bias being read for it.
-template <class Config>
-QT_FN float z_at(const qt_args& args, const Product& p, i64 row, i64 column, float sum) {
-  float c = 0.0f, bias = 0.0f;
-  if constexpr (Config::accumulate)
-    if (args.beta != 0.0f)
-      c = element<Config::side>(args.c.data, place_of(args.c, p.d, row, column));
-  if constexpr (Config::bias)
-    bias = element<Config::side>(args.bias, bias_place<Config::grouping>(p, args.n) + column);
-  return z_of<Config>(args, sum, c, bias);
-}
-
-/// Whether elements 4i of a matrix's rows begin at multiples of four elements' bytes.
-template <DType type>
-QT_FN bool has_wide_quads(const void* data, i64 ld, i64 batch_stride) {
-  constexpr u64 bytes = u64(bytes_of(type));
-  return ((u64(data) | u64(ld) * bytes | u64(batch_stride) * bytes) & (4u * bytes - 1u)) == 0u;
-}
-
-/// Four neighbours from column `column` on of a row with `n` columns that begins at `at`; those
-/// behind the last one are as that.
-template <DType type>
-QT_FN void load_quad(const void* base, i64 at, i64 column, i64 n, bool wide, float (&x)[4]) {
-  if (wide && column + 4 <= n) {
-    load_four<type>(static_cast<const u8*>(base) + (at + column) * bytes_of(type), x);
-    return;
-  }
-  QT_UNROLL
-  for (int e = 0; e < 4; ++e)
-    x[e] = element<type>(base, at + (column + e < n ? column + e : n - 1));
-}
-
-/// C and bias under one quad of columns in each of a lane's rows, all read before D, which may be
-/// C, is written. Rows behind the last one are as that.
-template <class Config, int rows>
-struct Addends {
-  float c[rows][4], bias[4];
-
-  QT_FN Addends(const qt_args& args, const Product& p, i64 first_row, i64 row_step, i64 column) {
-    if constexpr (Config::bias) {
-      const i64 at = bias_place<Config::grouping>(p, args.n);
-      load_quad<Config::side>(args.bias, at, column, args.n,
-                              has_wide_quads<Config::side>(args.bias, at, 0), bias);
-    }
-    if constexpr (Config::accumulate) {
-      if (args.beta == 0.0f) return;
-      const bool wide = has_wide_quads<Config::side>(args.c.data, args.c.ld, args.c.batch_stride);
-      QT_UNROLL
-      for (int i = 0; i < rows; ++i) {
-        const i64 row = first_row + i * row_step;
-        load_quad<Config::side>(args.c.data,
-                                place_of(args.c, p.d, row < p.end ? row : p.end - 1, 0), column,
-                                args.n, wide, c[i]);
-      }
-    }
-  }
-  QT_FN float z(const qt_args& args, int row, int e, float sum) const {
-    return z_of<Config>(args, sum, Config::accumulate ? c[row][e] : 0.0f,
-                        Config::bias ? bias[e] : 0.0f);
-  }
-};
-
-/// Four neighbours of a row of D from `column` on, as far as they exist.
-template <class Config>
-QT_FN void store_quad(const qt_args& args, const Product& p, i64 row, i64 column, bool wide,
-                      const float (&z)[4]) {
-  if constexpr (Config::epilogue == Epilogue::none && !Config::keeps_z) {
-    if (wide && column + 4 <= args.n) {
-      u8* const to = static_cast<u8*>(args.d.data) +
-                     place_of(args.d, p.d, row, column) * bytes_of(Config::output);
-      if constexpr (Config::output == DType::f32) {
-        store_global(reinterpret_cast<Words4*>(to),
-                     {{bits_of(z[0]), bits_of(z[1]), bits_of(z[2]), bits_of(z[3])}});
-      } else {
-        store_global(reinterpret_cast<Words2*>(to), {{pack_pair<Config::output>(z[0], z[1]),
-                                                      pack_pair<Config::output>(z[2], z[3])}});
-      }
-      return;
-    }
-  }
-  QT_UNROLL
-  for (int e = 0; e < 4; ++e)
-    if (column + e < args.n)
-      finish_element<Config>(args, {p.d, p.end, args.n}, row, column + e, z[e]);
-}
-
-/// Four outputs of a SwiGLU, as far as they exist.
-template <class Config>
-QT_FN void store_outputs(const qt_args& args, const Product& p, i64 row, i64 output,
-                         const float* gates, const float* values) {
-  QT_UNROLL
-  for (int e = 0; e < 4; ++e) {
-    if (output + e >= args.n / 2) continue;
-    const i64 gate_at = gate_column<Config::epilogue>(output + e);
-    const i64 value_at = value_column<Config::epilogue>(output + e, args.n);
-    finish_pair<Config>(args, {p.d, p.end, args.n}, row, output + e,
-                        z_at<Config>(args, p, row, gate_at, gates[e]),
-                        z_at<Config>(args, p, row, value_at, values[e]));
-  }
-}
-
 }  // namespace mfma_scale
 
 /// One block of four waves computes one tile_m x tile_n tile; grid: as TileWalk::find_of_block
@@ -373,11 +276,10 @@ QT_FN void gemm_mfma_scale(const Config&, const qt_args& args) {
   constexpr u32 wave_m = Config::tile_m / Config::waves_m,
                 wave_n = Config::tile_n / Config::waves_n;
   constexpr int tiles_m = wave_m / T::size, tiles_n = wave_n / T::size;
-  constexpr bool paired = is_gated(Config::epilogue);
   static_assert(Config::waves_m * Config::waves_n == kWaves, "four waves share a tile");
   static_assert(tiles_m * T::size == wave_m && tiles_n * T::size == wave_n,
                 "a wave's part is made of the instruction's tiles");
-  static_assert(!paired || tiles_n % 2 == 0, "a wave has gates and values");
+  static_assert(!is_gated(Config::epilogue) || tiles_n % 2 == 0, "a wave has gates and values");
   static_assert((Config::stages - 1) * S::copies < 64, "copies in flight are counted to 63");
 
   TileWalk<Config, u32(Config::tile_m)> tiles(args, args.m, args.n, args.k, Config::tile_n);
@@ -436,36 +338,8 @@ QT_FN void gemm_mfma_scale(const Config&, const qt_args& args) {
     }
   }
 
-  const bool wide = has_wide_quads<Config::output>(args.d.data, args.d.ld, args.d.batch_stride);
-  const i64 first_row = row0 + first_m + in_tile;
-  QT_UNROLL
-  for (int j = 0; j < (paired ? tiles_n / 2 : tiles_n); ++j) {
-    QT_UNROLL
-    for (u32 quad = 0; quad < T::sums / 4u; ++quad) {
-      const u32 in_block = first_n + u32(j) * T::size + T::first_of(quad, lane);
-      const i64 column = column0 + in_block;
-      if constexpr (paired) {
-        QT_UNROLL
-        for (int i = 0; i < tiles_m; ++i) {
-          const i64 row = first_row + i * T::size;
-          if (row < p.end)
-            store_outputs<Config>(args, p, row, from.columns.output(in_block),
-                                  &sums[j][i][4 * quad], &sums[j + tiles_n / 2][i][4 * quad]);
-        }
-      } else {
-        const Addends<Config, tiles_m> addends(args, p, first_row, T::size, column);
-        QT_UNROLL
-        for (int i = 0; i < tiles_m; ++i) {
-          const i64 row = first_row + i * T::size;
-          if (row >= p.end) continue;
-          float z[4];
-          QT_UNROLL
-          for (int e = 0; e < 4; ++e) z[e] = addends.z(args, i, e, sums[j][i][4 * quad + e]);
-          store_quad<Config>(args, p, row, column, wide, z);
-        }
-      }
-    }
-  }
+  store_wave<Config, T>(args, p, from.columns, column0, first_n, row0 + first_m + in_tile, lane,
+                        sums);
 }
 
 }  // namespace qt::hip

@@ -278,6 +278,40 @@ QT_FN void mfma_scale_32x32x64(float (&d)[16], const Words4& a, u32 a_scale, con
   for (int i = 0; i < 16; ++i) d[i] = sums[i];
 }
 
+// ---- matrix cores: bf16 or f16, binary32 sums
+//
+// Lane l holds eight neighbours of K (16 bytes) of each operand: row l % 16, from k = 8 (l / 16)
+// on.
+
+using Bf16x8 = __bf16 __attribute__((ext_vector_type(8)));
+using F16x8 = _Float16 __attribute__((ext_vector_type(8)));
+
+/// d[16 x 16] += a[16 x 32] b[16 x 32]^T; d[i] is element (4 (l / 16) + i, l % 16).
+QT_FN void mfma_bf16_16x16x32(float (&d)[4], const Words4& a, const Words4& b) {
+  Sums4 sums = {d[0], d[1], d[2], d[3]};
+  sums = __builtin_amdgcn_mfma_f32_16x16x32_bf16(__builtin_bit_cast(Bf16x8, a),
+                                                 __builtin_bit_cast(Bf16x8, b), sums, 0, 0, 0);
+  QT_UNROLL
+  for (int i = 0; i < 4; ++i) d[i] = sums[i];
+}
+QT_FN void mfma_f16_16x16x32(float (&d)[4], const Words4& a, const Words4& b) {
+  Sums4 sums = {d[0], d[1], d[2], d[3]};
+  sums = __builtin_amdgcn_mfma_f32_16x16x32_f16(__builtin_bit_cast(F16x8, a),
+                                                __builtin_bit_cast(F16x8, b), sums, 0, 0, 0);
+  QT_UNROLL
+  for (int i = 0; i < 4; ++i) d[i] = sums[i];
+}
+
+/// The two codes of byte `byte`, low nibble in the lower half, exactly.
+template <int byte>
+QT_FN u32 fp4_pair_to_bf16(u32 codes) {
+  return __builtin_bit_cast(u32, __builtin_amdgcn_cvt_scalef32_pk_bf16_fp4(codes, 1.0f, byte));
+}
+template <int byte>
+QT_FN u32 fp4_pair_to_f16(u32 codes) {
+  return __builtin_bit_cast(u32, __builtin_amdgcn_cvt_scalef32_pk_f16_fp4(codes, 1.0f, byte));
+}
+
 }  // namespace qt::hip
 
 #endif

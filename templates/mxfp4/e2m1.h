@@ -8,10 +8,16 @@
 namespace qt {
 
 /// The spelling and the order are those of the generator's Rounding.
-enum class Rounding { rne, sr16, sr22, sr8, half_away, half_to_zero };
+enum class Rounding { rne, sr16, sr22, sr8, half_away, half_to_zero, sr_cvt_rs, sr_cvt_scalef32 };
+
+/// By an instruction of some devices (cuda/encode.h): the functions of mxfp4/ do not know it.
+QT_FN constexpr bool is_of_hardware(Rounding rounding) {
+  return rounding == Rounding::sr_cvt_rs || rounding == Rounding::sr_cvt_scalef32;
+}
 
 QT_FN constexpr bool is_stochastic(Rounding rounding) {
-  return rounding == Rounding::sr16 || rounding == Rounding::sr22 || rounding == Rounding::sr8;
+  return rounding == Rounding::sr16 || rounding == Rounding::sr22 || rounding == Rounding::sr8 ||
+         is_of_hardware(rounding);
 }
 
 QT_FN float e2m1_value(u32 code) {
@@ -55,6 +61,7 @@ QT_FN u32 e2m1_fixed_point_sticky(u32 magnitude) {
 /// Saturates at 6.
 template <Rounding rounding>
 QT_FN u32 e2m1_encode(float y, u32 r) {
+  static_assert(!is_of_hardware(rounding), "an instruction rounds so");
   const u32 u = bits_of(y);
   const u32 magnitude = u & kMagnitude;
   u32 t;

@@ -5,6 +5,8 @@
 //   sr16: call p/8,  word (p%8)/2, low half first;                   r = half << 6 | 0x20
 //   sr22: call p/4,  word p%4;                                       r = its top 22 bits
 //   sr8:  call p/16, byte p%16, words in order and low byte first;   r = byte << 14
+// Instructions of hardware take whole words: cvt.rs (sr_cvt_rs) for four elements, word (p%16)/4 of
+// call p/16; v_cvt_scalef32_sr_pk_fp4_f32 (sr_cvt_scalef32) for two, word (p%8)/2 of call p/8.
 // So it depends on no tile shape, variant, device, sharding or recomputation.
 #ifndef QT_MXFP4_NOISE_H
 #define QT_MXFP4_NOISE_H
@@ -52,7 +54,8 @@ QT_FN constexpr u32 draws_per_call(Rounding rounding) {
 /// Draw j of a call.
 template <Rounding rounding>
 QT_FN u32 noise_draw(const Philox& call, u32 j) {
-  static_assert(is_stochastic(rounding), "only stochastic roundings draw noise");
+  static_assert(is_stochastic(rounding) && !is_of_hardware(rounding),
+                "only stochastic roundings draw noise, and instructions take words of it");
   if constexpr (rounding == Rounding::sr22) {
     return call.word[j] >> 10;
   } else if constexpr (rounding == Rounding::sr8) {

@@ -1,5 +1,7 @@
 // Families of Blackwell's tensor cores, compiled by NVRTC without a GPU for chips and families of
 // chips: no spills, and the instructions that they are for are in the code.
+#include <dlfcn.h>
+
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -75,6 +77,35 @@ std::string disassembly(const Job& job) {
   return out;
 }
 
+// The PTX between a kernel's text and its cubin, by NVRTC itself.
+std::string ptx_of(const Job& job) {
+  const auto identity = cuda::nvrtc_identity();
+  REQUIRE(identity.ok());
+  void* const library = dlopen(identity->path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  REQUIRE(library);
+  const auto function = [&](const char* name) {
+    void* const at = dlsym(library, name);
+    REQUIRE(at);
+    return at;
+  };
+  void* program = nullptr;
+  REQUIRE(reinterpret_cast<int (*)(void**, const char*, const char*, int, const char* const*,
+                                   const char* const*)>(function("nvrtcCreateProgram"))(
+              &program, job.text.c_str(), "kernel.cu", 0, nullptr, nullptr) == 0);
+  const std::string arch = "--gpu-architecture=compute_" + job.arch.substr(3);
+  const char* options[] = {arch.c_str(), "--std=c++20"};
+  CHECK(reinterpret_cast<int (*)(void*, int, const char* const*)>(function("nvrtcCompileProgram"))(
+            program, 2, options) == 0);
+  std::size_t size = 0;
+  CHECK(reinterpret_cast<int (*)(void*, std::size_t*)>(function("nvrtcGetPTXSize"))(program,
+                                                                                    &size) == 0);
+  std::string out(size, '\0');
+  CHECK(reinterpret_cast<int (*)(void*, char*)>(function("nvrtcGetPTX"))(program, out.data()) == 0);
+  reinterpret_cast<int (*)(void**)>(function("nvrtcDestroyProgram"))(&program);
+  dlclose(library);
+  return out;
+}
+
 void check_instructions(const Family& family, const char* name,
                         std::initializer_list<const char*> instructions) {
   const auto target = *parse_target(name);
@@ -96,6 +127,51 @@ void check_instructions(const Family& family, const char* name,
 TEST_CASE("mxf4 products of sm_120 compile without spills") {
   if (no_compiler()) return;
   compile_jobs(jobs_of(cuda::gemm_sm120(), {"sm_120f", "sm_120a", "sm_121a"}), 14);
+}
+TEST_CASE("quantisers by cvt.rs compile to it for the chips that have it, without spills") {
+  if (no_compiler()) return;
+  std::vector<Job> jobs;
+  const Family& family = cuda::quantize_cvt_rs();
+  for (const auto* name : {"sm_100a", "sm_103a"}) {
+    const auto target = *parse_target(name);
+    const auto add = [&](const Problem& p) {
+      INFO(p.key());
+      REQUIRE(family.refuses(p, target) == "");
+      jobs.push_back(job_of(family, p, target, family.default_variant(p, target), name));
+    };
+    Problem p;
+    p.op = Op::quantize;
+    p.m = {1, 8192};
+    p.k = Extent::exactly(4096);
+    p.a_type = DType::bf16;
+    p.d_type = DType::mxfp4;
+    p.a_rounding = Rounding::sr_cvt_rs;
+    p.rotation = 32;
+    p.signs = Signs::per_call;
+    for (const auto copies : {Copies::rows, Copies::columns, Copies::both}) {
+      p.copies = copies;
+      p.d_layout = copies == Copies::both ? Layout::plain : Layout::scales_128x4;
+      add(p);
+    }
+    p.copies = Copies::rows;
+    p.k = {1, 1 << 20};
+    p.rotation = 256;
+    p.scale_rule = ScaleRule::ts34;
+    p.a_type = DType::f32;
+    add(p);
+    p.rotation = 0;
+    p.signs = Signs::none;
+    p.scale_rule = ScaleRule::rceil;
+    p.scale_block = ScaleBlock::b32x32;
+    p.copies = Copies::both;
+    add(p);
+  }
+  compile_jobs(jobs, 10);
+  // PTX names the instruction; what it becomes is the assembler's own affair.
+  for (const auto& job : jobs) {
+    INFO(job.name);
+    CHECK(ptx_of(job).find("cvt.rs.satfinite.e2m1x4.f32") != std::string::npos);
+  }
 }
 TEST_CASE("portable families compile for Blackwell without spills") {
   if (no_compiler()) return;

@@ -133,6 +133,34 @@ TEST_CASE("hip_backend.a device is described by its silicon") {
   CHECK(hip::open_backend(nullptr, options).status().code() == Code::invalid_argument);
 }
 
+TEST_CASE("hip_backend.a GPU without MXFP4 matrix cores is not taken, or refuses with the remedy") {
+  auto& runtime = double_of_runtime();
+  runtime.arch = "gfx942:sramecc+:xnack-";
+  SettingSources sources;
+  sources.options[Setting::hip_runtime] = QTURN_HIP_DOUBLE;
+  sources.options[Setting::disable] = "cuda";
+  const auto fallen_back = open_backend(Settings::load(sources), nullptr);
+  sources.options[Setting::disable] = "cuda:cpu";
+  const auto none = open_backend(Settings::load(sources), nullptr);
+  sources.options[Setting::disable] = "";
+  sources.options[Setting::backend] = "hip";
+  const auto asked_for = open_backend(Settings::load(sources), nullptr);
+  runtime.arch = "gfx950:sramecc+:xnack-";
+  REQUIRE_MESSAGE(fallen_back.ok(), fallen_back.status().message());
+  CHECK((*fallen_back)->device().target.vendor == Vendor::cpu);
+  CHECK(none.status().code() == Code::no_device);
+  CHECK_MESSAGE(
+      none.status().message().find("gfx942 has no MXFP4 matrix cores") != std::string::npos,
+      none.status().message());
+  REQUIRE_MESSAGE(asked_for.ok(), asked_for.status().message());
+  CHECK((*asked_for)->device().target.arch == "gfx942");
+  const auto plan = default_plan(rotating(), (*asked_for)->device().target);
+  CHECK(plan.status().code() == Code::not_supported);
+  const auto& text = plan.status().message();
+  CHECK(text.find("QTURN_BACKEND=cpu") != std::string::npos);
+  CHECK(text.find("QTURN_BACKEND=cpu") == text.rfind("QTURN_BACKEND=cpu"));  // said once
+}
+
 TEST_CASE("hip_backend.code is compiled once, loaded, launched on its device, and unloaded") {
   if (no_compiler()) return;
   auto& runtime = double_of_runtime();

@@ -191,6 +191,66 @@ TEST_CASE("hip quantisers compile without spills") {
   jobs.compile(12);
 }
 
+TEST_CASE("hip quantisers by gfx950's own rounding compile to it without spills") {
+  Jobs jobs;
+  const Family& family = *find_family("hip_quantize_cvt_scalef32");
+  const auto add = [&](const Problem& p) {
+    jobs.add(family, p, family.default_variant(p, kTarget), {"v_cvt_scalef32_sr_pk_fp4_f32"});
+  };
+  constexpr auto own = Rounding::sr_cvt_scalef32;
+  add(quantize_of(DType::bf16, 32, ScaleRule::rceil, own, Copies::rows));
+  add(quantize_of(DType::f32, 256, ScaleRule::ts34, own, Copies::both));
+  add(quantize_of(DType::f16, 128, ScaleRule::quest, own, Copies::columns));
+  auto tiles = quantize_of(DType::bf16, 32, ScaleRule::rceil, own, Copies::both);
+  tiles.d_layout = Layout::aiter;
+  add(tiles);
+  auto squares = quantize_of(DType::bf16, 0, ScaleRule::floor, own, Copies::both);
+  squares.scale_block = ScaleBlock::b32x32;
+  add(squares);
+  jobs.compile(5);
+}
+
+TEST_CASE("hip weight-only products and packs compile without spills") {
+  Jobs jobs;
+  const Family& family = hip::weight_only();
+  const auto add = [&](const Problem& p,
+                       std::initializer_list<std::pair<const std::string, int>> values) {
+    auto v = family.default_variant(p, kTarget);
+    for (const auto& [name, value] : values) v.values[name] = value;
+    const std::string type(name_of(p.a_type));
+    jobs.add(family, p, v,
+             {"global_load_lds_dwordx4", "v_mfma_f32_16x16x32_" + type,
+              "v_cvt_scalef32_pk_" + type + "_fp4"});
+  };
+  auto large = gemm_problem(kTokens, kWidth, kWidth, DType::bf16);
+  large.a_type = DType::bf16;
+  add(large, {});
+  add(large, {{"tile_n", 256}, {"stages", 2}});
+  auto few = gemm_problem({1, 16}, kWidth, kWidth, DType::f16);
+  few.a_type = DType::f16;
+  add(few, {});
+  add(few, {{"tile_n", 256}, {"weights", 2}, {"stages", 4}});
+  auto full = gemm_problem({0, 1 << 20}, {1, 1 << 20}, {0, 1 << 20}, DType::f32);
+  full.a_type = DType::bf16;
+  full.bias = Bias::per_column;
+  full.accumulate = Accumulate::accumulate;
+  full.scale_rule = ScaleRule::ts34;
+  add(full, {});
+  auto gated = large;
+  gated.epilogue = Epilogue::swiglu_split;
+  gated.pre_activation = PreActivation::kept;
+  add(gated, {});
+  Problem moved;
+  moved.op = Op::pack;
+  moved.m = kTokens;
+  moved.k = kWidth;
+  moved.a_type = moved.d_type = DType::mxfp4;
+  moved.a_layout = Layout::plain;
+  moved.d_layout = Layout::aiter_16x16;
+  jobs.add("hip_pack", moved);
+  jobs.compile(7);
+}
+
 TEST_CASE("hip simple kernels compile without spills") {
   Jobs jobs;
   Problem p;
@@ -235,6 +295,8 @@ TEST_CASE("hip products compile without spills, on the matrix cores") {
   add(large, {{"tile_m", 64}, {"tile_n", 256}, {"raster", 1}});
   add(large, {{"scales", 1}});
   add(large, {{"tile_m", 256}, {"tile_n", 256}, {"shape", 32}, {"scales", 1}});
+  add(large, {{"scales", 4}});
+  add(large, {{"tile_m", 64}, {"shape", 32}, {"scales", 5}});
   auto full = gemm_problem({0, 1 << 20}, {1, 1 << 20}, {0, 1 << 20}, DType::f32);
   full.bias = Bias::per_column;
   full.accumulate = Accumulate::accumulate;
@@ -267,11 +329,11 @@ TEST_CASE("hip products compile without spills, on the matrix cores") {
   experts.grouping = Grouping::m_contiguous;
   experts.groups = {1, 64};
   add(experts, {});
-  jobs.compile(17);
+  jobs.compile(19);
 }
 
 TEST_CASE("every hip family is compiled by one of these tests") {
-  CHECK(hip::families().size() == 5);
+  CHECK(hip::families().size() == 8);
 }
 
 TEST_CASE("hip plans solve products of quantised and of high-precision operands on gfx950 alone") {

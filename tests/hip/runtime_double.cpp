@@ -100,7 +100,7 @@ int hipDeviceTotalMem(std::size_t* bytes, int) {
 }
 int hipGetDevicePropertiesR0600(void* out, int) {
   std::memset(out, 0, 1472);
-  std::strcpy(static_cast<char*>(out) + 1160, "gfx950:sramecc+:xnack-");
+  std::strcpy(static_cast<char*>(out) + 1160, state().arch.c_str());
   return 0;
 }
 // The structure that ROCm 5 filled: nobody who asks for the new one may call this.

@@ -21,6 +21,7 @@ struct RecordedLaunch {
 struct HipDouble {
   std::vector<RecordedLaunch> launches;
   int devices = 2;
+  std::string arch = "gfx950:sramecc+:xnack-";
   int live_modules = 0, live_allocations = 0, live_streams = 0, live_graphs = 0, live_events = 0;
   int captures_of_null_stream = 0;  ///< what hipStreamIsCapturing says of it
   int set_devices = 0;              ///< calls of hipSetDevice

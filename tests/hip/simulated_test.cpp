@@ -115,6 +115,24 @@ std::vector<unsigned char> shuffled(const Quantized& q) {
   return out;
 }
 
+// Codes in layout aiter_16x16, as aiter's shuffle_weight(w, (16, 16)) permutes a view of w [N,
+// K/2]: (N/16, 16, K/64, 2, 16) to (0, 2, 3, 1, 4); for other K, pairs of blocks end with one of
+// them.
+std::vector<unsigned char> panels(const Quantized& q) {
+  const auto half = q.k / 2, rows = round_up(q.rows, 16);
+  std::vector<unsigned char> out;
+  for (std::int64_t panel = 0; panel < rows / 16; ++panel)
+    for (std::int64_t pair = 0; pair < ceil_div(half, 32); ++pair)
+      for (std::int64_t piece = 0; piece < 2 && pair * 32 + piece * 16 < half; ++piece)
+        for (std::int64_t row = panel * 16; row < panel * 16 + 16; ++row)
+          for (std::int64_t byte = 0; byte < 16; ++byte)
+            out.push_back(
+                row < q.rows
+                    ? q.codes[static_cast<std::size_t>(row * half + pair * 32 + piece * 16 + byte)]
+                    : 0);
+  return out;
+}
+
 // An operand in memory, rows `gap` elements apart beyond K, the first `shift` bytes into it; its
 // scales in tiles lie without gaps.
 struct OperandMemory {
@@ -122,13 +140,14 @@ struct OperandMemory {
   qt_tensor tensor;
   OperandMemory(const Quantized& q, std::int64_t gap, std::int64_t shift,
                 Layout layout = Layout::plain)
-      : codes(laid_out(q.codes, q.rows, q.k / 2, gap / 2, shift)),
-        scales(layout == Layout::aiter ? shuffled(q)
-                                       : laid_out(q.scales, q.rows, q.k / 32, gap / 32, shift)),
-        tensor{codes.data() + shift,
-               scales.data() + (layout == Layout::aiter ? 0 : shift),
-               q.k + gap,
-               layout == Layout::aiter ? 0 : q.k / 32 + gap / 32,
+      : codes(layout == Layout::aiter_16x16 ? panels(q)
+                                            : laid_out(q.codes, q.rows, q.k / 2, gap / 2, shift)),
+        scales(layout == Layout::plain ? laid_out(q.scales, q.rows, q.k / 32, gap / 32, shift)
+                                       : shuffled(q)),
+        tensor{codes.data() + (layout == Layout::aiter_16x16 ? 0 : shift),
+               scales.data() + (layout == Layout::plain ? shift : 0),
+               layout == Layout::aiter_16x16 ? 0 : q.k + gap,
+               layout == Layout::plain ? q.k / 32 + gap / 32 : 0,
                0,
                0} {}
 
@@ -242,6 +261,66 @@ void check_product(const Problem& p, const Variant& v, const Shape& s, std::uint
   CHECK(complaint_about(p, v, s, seed) == "");
 }
 
+// A weight-only product; B has a row of scale 0, one of 254 and one of NaN where it has rows
+// enough.
+void check_weight_only(const Problem& p, const Variant& v, const Shape& s, std::uint32_t seed) {
+  INFO(v.text(), " m=", s.m, " n=", s.n, " k=", s.k, " gap=", s.gap, " shift=", s.shift);
+  auto b = cuda_test::random_operand(s.n, round_up(s.k, 32), Data::forward, seed);
+  for (auto& scale : b.scales) scale = static_cast<std::uint8_t>(126 + scale % 3);
+  const auto blocks = b.k / 32;
+  for (std::int64_t k = s.k; k < b.k; ++k)
+    for (std::int64_t row = 0; row < b.rows; ++row) {
+      auto& byte = b.codes[static_cast<std::size_t>((row * b.k + k) / 2)];
+      byte = static_cast<std::uint8_t>(k % 2 == 0 ? byte & 0xf0 : byte & 0x0f);
+    }
+  if (b.rows > 4 && blocks > 0) {
+    std::fill_n(b.scales.begin() + blocks, blocks, std::uint8_t{0});
+    std::fill_n(b.codes.begin() + 2 * b.k / 2, b.k / 2, std::uint8_t{0});
+    std::fill_n(b.scales.begin() + 2 * blocks, blocks, std::uint8_t{254});
+    b.codes[static_cast<std::size_t>(b.k)] = 1;  // 0.5
+    b.scales[static_cast<std::size_t>(4 * blocks + blocks / 2)] = 255;
+  }
+  const auto a = noise(p.a_type, s.m * (s.k + s.gap) + s.shift, seed + 1);
+  const auto size_a = bytes_of(p.a_type), size = bytes_of(p.d_type);
+  const auto a_at = [&](std::int64_t i, std::int64_t k) {
+    return double(cuda_test::as_float(
+        p.a_type, &a[static_cast<std::size_t>((s.shift + i * (s.k + s.gap) + k) * size_a)]));
+  };
+  const OperandMemory b_memory(b, 0, 0, hip::weight_only().b_layout(p, v));
+  const Memory a_memory(a);
+  const auto old = noise(p.d_type, s.m * s.n, seed + 2), bias = noise(p.d_type, s.n, seed + 3);
+  Memory d(old.size()), bias_memory(bias);
+  qt_args args{};
+  args.m = s.m;
+  args.n = s.n;
+  args.k = s.k;
+  args.batch = args.groups = 1;
+  args.a = {a_memory.data() + s.shift * size_a, nullptr, s.k + s.gap, 0, 0, 0};
+  args.b = b_memory.tensor;
+  args.d = args.c = {d.data(), nullptr, s.n, 0, 0, 0};
+  args.alpha = 0.75f;
+  args.beta = p.accumulate == Accumulate::accumulate ? 0.5f : 0.0f;
+  args.bias = bias_memory.data();
+  for (const auto& schedule : kSchedules) {
+    if (!old.empty()) std::memcpy(d.data(), old.data(), old.size());
+    run(hip::weight_only(), p, v, args, schedule);
+    std::int64_t wrong = 0;
+    for (std::int64_t i = 0; i < s.m; ++i)
+      for (std::int64_t j = 0; j < s.n; ++j) {
+        double sum = 0;
+        for (std::int64_t k = 0; k < s.k; ++k) sum += a_at(i, k) * b.value(j, k);
+        REQUIRE((std::isnan(sum) || std::isinf(float(sum)) || double(float(sum)) == sum));
+        const auto at = static_cast<std::size_t>((i * s.n + j) * size);
+        float z = args.alpha * float(sum);
+        if (args.beta != 0) z += args.beta * cuda_test::as_float(p.d_type, &old[at]);
+        if (p.bias == Bias::per_column)
+          z += cuda_test::as_float(p.d_type, &bias[static_cast<std::size_t>(j * size)]);
+        wrong += !same(p.d_type, d.data() + at, z);
+      }
+    CHECK(wrong == 0);
+  }
+}
+
 Problem any_product(DType d_type) { return gemm_problem({0, 4096}, {1, 4096}, {0, 4096}, d_type); }
 
 // z as the exact sums make it, at a row and a column of z.
@@ -312,7 +391,8 @@ struct Copy {
 void check_quantize(const Problem& p, std::int64_t m, std::int64_t k, std::int64_t gap,
                     std::uint32_t seed) {
   INFO(p.key(), " m=", m, " k=", k, " gap=", gap);
-  const Family& family = *find_family("hip_quantize");
+  const Family& family = *find_family(
+      p.a_rounding == Rounding::sr_cvt_scalef32 ? "hip_quantize_cvt_scalef32" : "hip_quantize");
   const auto v = family.default_variant(p, kTarget);
   auto x = awkward(m, k, seed);
   const auto tight = cuda_test::stored(p.a_type, x);
@@ -394,6 +474,75 @@ TEST_CASE("simulated hip products read scales in tiles, of both operands or of o
   p.b_layout = Layout::aiter;
   check_product(p, with(family, p, {{"tile_m", 64}, {"tile_n", 128}, {"shape", 32}, {"scales", 2}}),
                 {33, 70, 640}, 16);
+}
+
+TEST_CASE("simulated hip products read weights in panels of 16 rows") {
+  const auto& family = hip::gemm_mfma_scale();
+  const auto p = any_product(DType::f32);
+  for (const std::int64_t scales : {4, 5}) {
+    const auto v = with(family, p, {{"tile_m", 64}, {"tile_n", 64}, {"scales", scales}});
+    for (const auto& s : {Shape{1, 1, 32}, Shape{70, 130, 512}, Shape{9, 70, 416, 0, 1}})
+      check_product(p, v, s, 17);
+  }
+  check_product(p, with(family, p, {{"tile_m", 64}, {"tile_n", 128}, {"shape", 32}, {"scales", 4}}),
+                {33, 77, 672}, 18);
+}
+
+TEST_CASE("simulated hip weight-only products: awkward shapes, both types, every layout of B") {
+  auto p = any_product(DType::f32);
+  p.a_type = DType::bf16;
+  for (const std::int64_t weights : {0, 1, 2}) {
+    const auto v = with(hip::weight_only(), p,
+                        {{"tile_m", 64}, {"tile_n", 64}, {"stages", 3}, {"weights", weights}});
+    for (const auto& s : {Shape{1, 1, 32}, Shape{7, 5, 64}, Shape{129, 70, 96}, Shape{65, 130, 544},
+                          Shape{5, 9, 160, 32, 1}, Shape{3, 4, 0}})
+      check_weight_only(p, v, s, 61);
+  }
+  auto few = p;
+  few.a_type = few.d_type = DType::f16;
+  few.m = {0, 16};
+  few.bias = Bias::per_column;
+  few.accumulate = Accumulate::accumulate;
+  const auto flat = with(hip::weight_only(), few, {{"tile_m", 16}, {"tile_n", 128}, {"stages", 4}});
+  for (const auto& s : {Shape{7, 100, 896}, Shape{16, 128, 128}, Shape{1, 3, 1024, 64, 0}})
+    check_weight_only(few, flat, s, 62);
+  // K of A that is no multiple of a block: tokens, whose copies in B are padded.
+  p.role = Role::wgrad;
+  check_weight_only(p, with(hip::weight_only(), p, {{"tile_m", 32}, {"tile_n", 64}}), {33, 40, 301},
+                    63);
+}
+
+TEST_CASE("simulated hip packs move every layout to every other, and back") {
+  constexpr Layout layouts[] = {Layout::plain, Layout::aiter, Layout::aiter_16x16};
+  for (const auto& [rows, k] :
+       {std::pair<std::int64_t, std::int64_t>{1, 32}, {37, 288}, {70, 1056}})
+    for (const Layout from : layouts)
+      for (const Layout to : layouts) {
+        INFO(name_of(from), " to ", name_of(to), " rows=", rows, " k=", k);
+        const auto q = cuda_test::random_operand(rows, k, Data::wide, 71);
+        Problem p;
+        p.op = Op::pack;
+        p.role = Role::wgrad;  // any sizes
+        p.m = p.k = {0, 4096};
+        p.a_type = p.d_type = DType::mxfp4;
+        p.a_layout = from;
+        p.d_layout = to;
+        const OperandMemory given(q, 0, from == Layout::plain && rows == 37 ? 1 : 0, from);
+        const OperandMemory wanted(q, 0, 0, to);
+        const Copy moved(rows, k, to);
+        qt_args args{};
+        args.m = rows;
+        args.k = k;
+        args.batch = args.groups = 1;
+        args.a = given.tensor;
+        args.d = moved.tensor;
+        moved.clear();
+        run(hip::pack(), p, hip::pack().default_variant(p, kTarget), args, kSchedules[0]);
+        REQUIRE(moved.codes.bytes() == wanted.codes.bytes());
+        REQUIRE(moved.scales.bytes() == wanted.scales.bytes());
+        CHECK(std::memcmp(moved.codes.data(), wanted.codes.data(), wanted.codes.bytes()) == 0);
+        CHECK(std::memcmp(moved.scales.data(), wanted.scales.data(), wanted.scales.bytes()) == 0);
+      }
 }
 
 TEST_CASE("simulated hip products of large tiles with two stages") {
@@ -503,6 +652,24 @@ TEST_CASE("simulated hip quantisers give the reference's bits") {
   check_quantize(tiles, 70, 1000, 0, seed++);
   check_quantize(tiles, 7, 96, 0, seed++);
   auto squares = any_quantize(DType::bf16, 0, Signs::none, even, rne, Copies::both);
+  squares.scale_block = ScaleBlock::b32x32;
+  check_quantize(squares, 70, 100, 0, seed++);
+}
+
+TEST_CASE("simulated hip quantisers by gfx950's own rounding give the reference's bits") {
+  using enum ScaleRule;
+  constexpr auto own = Rounding::sr_cvt_scalef32;
+  std::uint32_t seed = 81;
+  auto tiles = any_quantize(DType::bf16, 32, Signs::none, rceil, own, Copies::both);
+  tiles.d_layout = Layout::aiter;
+  check_quantize(tiles, 70, 264, 0, seed++);
+  check_quantize(any_quantize(DType::f32, 64, Signs::fixed, rceil, own, Copies::rows), 37, 1000, 3,
+                 seed++);
+  check_quantize(any_quantize(DType::bf16, 0, Signs::none, quest, own, Copies::columns), 70, 100, 0,
+                 seed++);
+  check_quantize(any_quantize(DType::f16, 256, Signs::per_call, ts34, own, Copies::rows), 7, 300, 0,
+                 seed++);
+  auto squares = any_quantize(DType::bf16, 0, Signs::none, rceil, own, Copies::both);
   squares.scale_block = ScaleBlock::b32x32;
   check_quantize(squares, 70, 100, 0, seed++);
 }

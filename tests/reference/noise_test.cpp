@@ -72,6 +72,26 @@ TEST_CASE("draw.sr8 takes four positions from a word, lowest byte first") {
     CHECK(draw(Rounding::sr8, key, 80 + i) == ((words[i / 4] >> (8 * (i % 4))) & 0xff) << 14);
 }
 
+TEST_CASE("draw.sr_cvt_rs hands a word to four positions, each of which has a byte") {
+  const NoiseKey key{kSeed, 12, 1, 1};
+  const std::uint64_t start = 16 * 0x123456789ull;
+  const Words words = call(kSeed, 0x123456789ull, 12, 1 + 4);
+  // Operands f, e, b, a: the low bytes of the word's halves are f's and e's.
+  constexpr int shifts[4] = {0, 16, 8, 24};
+  for (std::uint32_t i = 0; i < 16; ++i) {
+    CHECK(word_of_instruction(Rounding::sr_cvt_rs, key, start + i) == words[i / 4]);
+    CHECK(draw(Rounding::sr_cvt_rs, key, start + i) == ((words[i / 4] >> shifts[i % 4]) & 0xff)
+                                                           << 14);
+  }
+}
+
+TEST_CASE("draw.sr_cvt_scalef32 hands a word to two positions, which share its top 22 bits") {
+  const NoiseKey key{kSeed, 13, 0, 0};
+  const Words words = call(kSeed, 7, 13, 0);
+  for (std::uint32_t i = 0; i < 8; ++i)
+    CHECK(draw(Rounding::sr_cvt_scalef32, key, 56 + i) == words[i / 2] >> 10);
+}
+
 TEST_CASE("draw.nearest roundings take nothing") {
   for (const auto rounding : {Rounding::rne, Rounding::half_away, Rounding::half_to_zero}) {
     CHECK_FALSE(is_stochastic(rounding));

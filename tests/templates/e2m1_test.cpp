@@ -29,6 +29,9 @@ unsigned encode(Rounding rounding, float y, unsigned r = 0) {
       return e2m1_encode<Rounding::sr22>(y, r);
     case Rounding::sr8:
       return e2m1_encode<Rounding::sr8>(y, r);
+    case Rounding::sr_cvt_rs:
+    case Rounding::sr_cvt_scalef32:
+      break;
   }
   return 99;
 }

@@ -136,6 +136,72 @@ TEST_CASE("simulated: a self-test tells apart what hardware may do with random b
   CHECK(swapped.at("f").at("23") == 1);
 }
 
+TEST_CASE("simulated: a rounding of hardware serves after a proof only, and never as another") {
+  const auto command = [](const std::string& target, const std::string& rounding) {
+    return std::vector<std::string>{
+        "compile", "--device", "simulated:" + target, "--op",   "quantize",
+        "--shape", "40x64",    "--rounding",          rounding, "--json"};
+  };
+  {
+    SimulatedHome home;
+    const auto proved = home.run(command("gfx950", "sr_cvt_scalef32"));
+    REQUIRE_MESSAGE(proved.code == 0, proved.err);
+    CHECK(served(proved).front().starts_with("hip_quantize_cvt_scalef32/"));
+    CHECK(states(explained(home, command("gfx950", "sr_cvt_scalef32")))
+              .at("hip_quantize_cvt_scalef32") == "proven here");
+    // What a proof of software's rounding says counts for itself alone.
+    CHECK(states(explained(home, command("gfx950", "sr16"))).at("hip_quantize") == "unproven");
+    const auto elsewhere = home.run(command("gfx950", "sr_cvt_rs"));
+    CHECK(elsewhere.code != 0);
+    CHECK_MESSAGE(elsewhere.says("sm_100a and sm_103a"), elsewhere.err);
+  }
+  for (const std::string unproven : {"admit", "serve"}) {
+    SimulatedHome home;
+    home.set("QTURN_UNPROVEN", unproven);
+    home.set("QTURN_SIMULATED_ROUNDING", "lower");  // as reports have it
+    const auto other = home.run(command("gfx950", "sr_cvt_scalef32"));
+    CHECK(other.code == 1);
+    CHECK(served(other).empty());
+    CHECK_MESSAGE(other.says("v_cvt_scalef32_sr_pk_fp4_f32 takes element 0"), other.err);
+    CHECK(other.says("qturn selftest --questions"));
+    const auto again = home.run(command("gfx950", "sr_cvt_scalef32"));
+    CHECK(again.code == 1);
+    CHECK_MESSAGE(again.says("is in quarantine on this device"), again.err);
+    // The software's way is no instruction's fault.
+    const auto software = home.run(command("gfx950", "sr16"));
+    CHECK_MESSAGE(software.code == 0, software.err);
+
+    // What the operator sees of it, and how it is lifted.
+    const auto made = home.simulated_database();
+    const auto listed = home.run({"db", "proofs", "--db", made, "--json"});
+    REQUIRE_MESSAGE(listed.code == 0, listed.err);
+    std::map<std::string, std::string> subjects;
+    for (const auto& line : listed.lines()) subjects[line.at("subject")] = line.at("state");
+    CHECK(subjects.at("hip_quantize_cvt_scalef32/1") == "wrong");
+    if (unproven == "admit") CHECK(subjects.at("hip_quantize/1") == "proven");
+    const auto doctor = home.run({"doctor", "--db", made, "--json"});
+    CHECK_MESSAGE(doctor.says("qturn db proofs --lift hip_quantize_cvt_scalef32/1"), doctor.out);
+    CHECK(home.run({"db", "proofs", "--db", made, "--lift", "hip_pack"}).code == 1);
+    CHECK(home.run({"db", "proofs", "--db", made, "--lift", "hip_quantize_cvt_scalef32", "--target",
+                    "sm_100a"})
+              .code == 1);
+    home.set("QTURN_SIMULATED_ROUNDING", "documented");  // say, by new microcode
+    CHECK(home.run(command("gfx950", "sr_cvt_scalef32")).code == 1);
+    const auto lifted =
+        home.run({"db", "proofs", "--db", made, "--lift", "hip_quantize_cvt_scalef32", "--json"});
+    CHECK_MESSAGE(lifted.code == 0, lifted.err);
+    CHECK(lifted.lines().at(0).at("reason") == "wrong");
+    const auto served_now = home.run(command("gfx950", "sr_cvt_scalef32"));
+    CHECK_MESSAGE(served_now.code == 0, served_now.err);
+  }
+  SimulatedHome home;
+  home.set("QTURN_UNPROVEN", "refuse");
+  const auto refused = home.run(command("gfx950", "sr_cvt_scalef32"));
+  CHECK(refused.code == 1);
+  CHECK_MESSAGE(refused.says("rounding sr16 instead of sr_cvt_scalef32 runs everywhere"),
+                refused.err);
+}
+
 TEST_CASE("simulated: the tuner goes all the way, and its timings enter no real database") {
   SimulatedHome home;
   for (const std::string target : {"sm_90a", "sm_100f", "sm_120f", "gfx950"}) {

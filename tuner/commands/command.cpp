@@ -245,7 +245,9 @@ void add_work(CLI::App& app, WorkOptions& options) {
   app.add_option("--signs", options.signs, "none, fixed, per_call")->capture_default_str();
   app.add_option("--scale-rule", options.scale_rule, "floor, even, rceil, ceil, ts34, quest, ...")
       ->capture_default_str();
-  app.add_option("--rounding", options.rounding, "Of activations and gradients: rne, sr16, ...")
+  app.add_option(
+         "--rounding", options.rounding,
+         "Of activations and gradients: rne, sr16, ...; sr_cvt_rs and sr_cvt_scalef32 by hardware")
       ->capture_default_str();
   app.add_flag("--allow-biased", options.allow_biased,
                "Stochastic rounding even where the scale rule clips");

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "generator/hip/families.hpp"
 #include "runtime/cpu/features.hpp"
 #include "runtime/cpu/host_compiler.hpp"
 #include "runtime/cuda/backend.hpp"
@@ -11,6 +12,7 @@
 #include "runtime/open_backend.hpp"
 #include "tuner/commands/command.hpp"
 #include "tuner/commands/doctor_cluster.hpp"
+#include "tuner/commands/proofs.hpp"
 
 namespace quarterturn {
 namespace {
@@ -112,6 +114,7 @@ void examine_files(Report& report, const Settings& settings) {
     report.ok("tuning database", fmt::format("{}: {} problems decided, {} trials",
                                              info->path.empty() ? "in memory" : info->path,
                                              info->winners, info->trials));
+  if (const auto held = quarantine_note(*database)) report.note("quarantine", *held);
   auto store = CodeStore::open(locations->code_cache);
   if (!store.ok()) return report.wrong("code cache", one_line(store.status().message()));
   for (const auto& note : store->take_notes()) report.note("code cache", note);
@@ -135,9 +138,14 @@ void examine_nvidia(Report& report, const Settings& settings) {
 
 void examine_amd(Report& report, const Settings& settings) {
   const auto devices = hip::device_count(settings.text(Setting::hip_runtime));
-  if (devices.ok())
+  if (devices.ok()) {
     report.ok("HIP runtime", fmt::format("{} device(s)", *devices));
-  else
+    const auto arch = hip::device_arch(0, settings.text(Setting::hip_runtime));
+    const auto target = arch.ok() ? parse_target(*arch) : Result<Target>(arch.status());
+    if (const auto unfit = target.ok() ? hip::refuse_target(*target) : std::string();
+        !unfit.empty())
+      report.note("AMD GPU", unfit);
+  } else
     report.note("HIP runtime", one_line(devices.status().message()));
   const auto compiler = hip::Compiler::find(
       {settings.text(Setting::hiprtc), settings.text(Setting::hip_clang)}, "gfx950",

@@ -83,6 +83,8 @@ std::vector<Problem> problems() {
   for (const auto copies : {Copies::rows, Copies::columns, Copies::both})
     for (const std::int32_t rotation : {0, 32, 128})
       out.push_back(quantiser(copies, rotation, rotation == 32 ? Rounding::sr16 : Rounding::rne));
+  for (const auto rounding : {Rounding::sr_cvt_rs, Rounding::sr_cvt_scalef32})
+    out.push_back(quantiser(Copies::both, 32, rounding));
   for (const auto role : {Role::fprop, Role::dgrad, Role::wgrad})
     for (const auto contract : {Contract::exact, Contract::fast}) {
       for (const auto& [op, type] :
@@ -138,8 +140,8 @@ OrderedJson result_of(const Target& target, const Candidate& candidate, const Ve
   const Certificate& proved = verdict.certificate;
   return {
       {"family", candidate.family->name()},
-      {"evidence", candidate.family->evidence(target) == Family::Evidence::simulated ? "simulated"
-                                                                                     : "hardware"},
+      {"evidence",
+       candidate.family->evidence(target) == Family::Evidence::hardware ? "hardware" : "simulated"},
       {"problem", candidate.problem.key()},
       {"plan", candidate.plan.text()},
       {"state", state},

@@ -116,7 +116,8 @@ enum {
   QTURN_LAYOUT_INT8_BLOCKS = 6,
   QTURN_LAYOUT_PANEL16 = 7,
   QTURN_LAYOUT_PERMUTED = 8,
-  QTURN_LAYOUT_BF16 = 9 /* one bf16 an element, an eighth of its value; no scales */
+  QTURN_LAYOUT_BF16 = 9,        /* one bf16 an element, an eighth of its value; no scales */
+  QTURN_LAYOUT_AITER_16X16 = 10 /* aiter's scales, codes in its 16 x 16 shuffle (gfx950 weights) */
 };
 enum { QTURN_MAJOR_K = 0, QTURN_MAJOR_ROWS = 1 };
 enum {
@@ -136,7 +137,13 @@ enum {
   QTURN_SR22 = 2,
   QTURN_SR8 = 3,
   QTURN_HALF_AWAY = 4,
-  QTURN_HALF_TO_ZERO = 5
+  QTURN_HALF_TO_ZERO = 5,
+  /* Stochastic by the hardware's own instruction: cvt.rs (sm_100a, sm_103a: 8 bits an element) and
+   * v_cvt_scalef32_sr_pk_fp4_f32 (gfx950: 22 bits, one draw for two neighbours). Refused elsewhere
+   * (QTURN_NOT_SUPPORTED), and until the device's instruction was proved to do what the documents
+   * say (QTURN_UNPROVEN, QTURN_QUARANTINED): SR16 runs everywhere. */
+  QTURN_SR_CVT_RS = 6,
+  QTURN_SR_CVT_SCALEF32 = 7
 };
 enum { QTURN_SIGNS_NONE = 0, QTURN_SIGNS_FIXED = 1, QTURN_SIGNS_PER_CALL = 2 };
 enum { QTURN_COPIES_ROWS = 0, QTURN_COPIES_COLUMNS = 1, QTURN_COPIES_BOTH = 2 };

@@ -154,6 +154,74 @@ QT_FN void mfma_scale_32x32x64(float (&d)[16], const Words4& a, u32 a_scale, con
   simulated_mfma::together<32, 16>(d, a, a_scale, b, b_scale);
 }
 
+// ---- matrix cores: bf16 or f16, the products of all K summed exactly and added with one rounding
+
+namespace simulated_mfma {
+
+struct WideLane {
+  float* d;
+  float a[8], b[8];
+};
+
+inline void multiply_wide_lanes(const std::vector<WideLane>& lanes) {
+  std::vector<float> a(16 * 32), b(16 * 32);
+  std::vector<double> products(256, 0.0);
+  for (u32 lane = 0; lane < 64; ++lane)
+    for (u32 e = 0; e < 8; ++e) {
+      a[lane % 16 * 32 + lane / 16 * 8 + e] = lanes[lane].a[e];
+      b[lane % 16 * 32 + lane / 16 * 8 + e] = lanes[lane].b[e];
+    }
+  sim::machine().multiply(products.data(), a.data(), b.data(), 16, 16, 32);
+  for (u32 lane = 0; lane < 64; ++lane)
+    for (u32 i = 0; i < 4; ++i)
+      lanes[lane].d[i] =
+          float(double(lanes[lane].d[i]) + products[(4 * (lane / 16) + i) * 16 + lane % 16]);
+}
+
+template <class Value>
+void wide_together(float (&d)[4], const Words4& a, const Words4& b, const Value& value) {
+  auto& lanes = sim::state<simulated_wave::Shared<WideLane>>(sim::Scope::block).mine();
+  WideLane& mine = lanes[wave_lane()];
+  mine.d = d;
+  for (u32 e = 0; e < 8; ++e) {
+    mine.a[e] = value(u16(a.word[e / 2] >> (16 * (e % 2))));
+    mine.b[e] = value(u16(b.word[e / 2] >> (16 * (e % 2))));
+  }
+  simulated_wave::meet();
+  if (wave_lane() == 0) multiply_wide_lanes(lanes);
+  simulated_wave::meet();
+}
+
+/// Two codes of a byte as two values of 16 bits.
+template <class Pack>
+u32 decode_pair(u32 codes, int byte, const Pack& pack) {
+  constexpr float magnitudes[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+  const auto value = [&](u32 code) {
+    return code & 8u ? -magnitudes[code & 7u] : magnitudes[code & 7u];
+  };
+  const u32 both = codes >> (8 * byte) & 255u;
+  return pack(value(both & 15u), value(both >> 4));
+}
+
+}  // namespace simulated_mfma
+
+QT_FN void mfma_bf16_16x16x32(float (&d)[4], const Words4& a, const Words4& b) {
+  simulated_mfma::wide_together(d, a, b, [](u16 h) { return float_of(u32(h) << 16); });
+}
+QT_FN void mfma_f16_16x16x32(float (&d)[4], const Words4& a, const Words4& b) {
+  simulated_mfma::wide_together(d, a, b, [](u16 h) { return cuda::f16_to_float(h); });
+}
+template <int byte>
+QT_FN u32 fp4_pair_to_bf16(u32 codes) {
+  return simulated_mfma::decode_pair(
+      codes, byte, [](float low, float high) { return cuda::pack_bf16(low, high); });
+}
+template <int byte>
+QT_FN u32 fp4_pair_to_f16(u32 codes) {
+  return simulated_mfma::decode_pair(
+      codes, byte, [](float low, float high) { return cuda::pack_f16(low, high); });
+}
+
 }  // namespace qt::hip
 
 #endif
