@@ -13,7 +13,8 @@ namespace {
 // Constants of gemm_packed.h.
 constexpr std::int64_t kGroups = 4;  // warp groups that multiply
 constexpr std::uint32_t kThreads = 640;
-constexpr std::int64_t kMostBlocks = 148;  // no Hopper chip has more SMs
+constexpr std::int64_t kMostBlocks = 148;    // no Hopper chip has more SMs
+constexpr std::int64_t kMostReordered = 64;  // tokens by chunks, of what 64 threads hold
 
 class GemmPacked final : public Family {
  public:
@@ -63,8 +64,9 @@ class GemmPacked final : public Family {
   }
 
   std::string illegal(const Problem&, const Target& t, const Variant& v) const override {
-    if (is_bf16() && v.value("tokens") > 32 && v.value("rounds") > 1)
-      return "reordering two rounds of more than 32 tokens needs more registers than there are";
+    if (is_bf16() && chunks(v) * v.value("tokens") > kMostReordered)
+      return fmt::format("reordering {} chunks of {} tokens needs more registers than there are",
+                         chunks(v), v.value("tokens"));
     if (const auto bytes = shared_bytes(v); bytes > t.shared_bytes)
       return fmt::format("its stages need {} bytes of shared memory, a block has {}", bytes,
                          t.shared_bytes);

@@ -9,6 +9,7 @@
 #include "generator/cuda/expanded.hpp"
 #include "generator/cuda/families.hpp"
 #include "generator/grouping.hpp"
+#include "generator/split_k.hpp"
 
 namespace quarterturn::cuda {
 namespace {
@@ -16,7 +17,9 @@ namespace {
 constexpr std::int64_t kRows = 128;   // of A and D of a block
 constexpr std::int64_t kChunk = 256;  // elements of K in a stage
 constexpr std::int64_t kTensorColumns = 512;
-constexpr std::int64_t kScaleTile = 512;  // bytes of 128 rows by 128 of K
+constexpr std::int64_t kUnits = 148;       // of a usual chip
+constexpr double kCostSeconds = 12.3e-12;  // of a predicted cost of 1, roughly
+constexpr std::int64_t kScaleTile = 512;   // bytes of 128 rows by 128 of K
 
 // Scales [entries, tiles of rows, tiles along K, 512] in boxes of two tiles along K by `box_rows`.
 TensorMap scale_map(TensorMap::Memory memory, const Problem& p, const qt_tensor& tensor,
@@ -68,20 +71,24 @@ class GemmSm100 final : public Family {
     }
     std::vector<std::int64_t> blocks = {1, 2};
     if (p.m.hi <= kRows) blocks = {1};
-    return {{"tile_n", widths, ParameterStage::compile, "columns of D of a tile"},
-            {"blocks", blocks, ParameterStage::compile, "of 128 rows that multiply together"},
-            {"sums", sums, ParameterStage::compile, "tiles that tensor memory holds"},
-            {"stages", stages, ParameterStage::compile, "chunks of 256 of K in flight"},
-            {"raster",
-             {16, 8},
-             ParameterStage::compile,
-             "rows of tiles walked together, to share B in L2"}};
+    std::vector<Parameter> out = {
+        {"tile_n", widths, ParameterStage::compile, "columns of D of a tile"},
+        {"blocks", blocks, ParameterStage::compile, "of 128 rows that multiply together"},
+        {"sums", sums, ParameterStage::compile, "tiles that tensor memory holds"},
+        {"stages", stages, ParameterStage::compile, "chunks of 256 of K in flight"},
+        {"raster",
+         {16, 8},
+         ParameterStage::compile,
+         "rows of tiles walked together, to share B in L2"}};
+    if (auto splits = splits_axis(p, kRows, kUnits)) out.push_back(std::move(*splits));
+    return out;
   }
 
   std::string illegal(const Problem& p, const Target& t, const Variant& v) const override {
     if (const auto columns = tensor_columns(v); columns > kTensorColumns)
       return fmt::format("sums and scales need {} columns of tensor memory, there are {}", columns,
                          kTensorColumns);
+    if (auto reason = refuse_splits(p, split_tile(v), {kChunk}); !reason.empty()) return reason;
     if (const auto bytes = shared_bytes(p, v); bytes > t.shared_bytes)
       return fmt::format("its stages need {} bytes of shared memory, a block has {}", bytes,
                          t.shared_bytes);
@@ -102,6 +109,8 @@ class GemmSm100 final : public Family {
     counted("sums", "tiles that tensor memory holds");
     counted("stages", "chunks of K in flight");
     counted("raster", "rows of tiles walked together");
+    text.constant("unsigned", "splits", fmt::format("{}", v.value("splits", 1)),
+                  "blocks, or pairs, that share a tile's K");
     const std::string entry =
         fmt::format("quarterturn_gemm_tcgen05_{}_{}_{}x{}", name_of(p.role), name_of(p.d_type),
                     v.value("blocks") * kRows, v.value("tile_n"));
@@ -115,7 +124,10 @@ class GemmSm100 final : public Family {
     const auto blocks = v.value("blocks"), tile_n = v.value("tile_n");
     const auto tiles = most_tiles_down(p, args.m, args.batch, args.groups, kRows * blocks) *
                        ceil_div(args.n, tile_n);
-    const auto clusters = std::min(tiles, std::max<std::int64_t>(1, units / blocks));
+    const auto splits = v.value("splits", 1);
+    // Of blocks that wait for others each has one part of a tile: split_k.h.
+    const auto clusters =
+        splits > 1 ? tiles * splits : std::min(tiles, std::max<std::int64_t>(1, units / blocks));
     out.grid = {static_cast<std::uint32_t>(clusters * blocks), 1, 1};
     out.block = {192, 1, 1};
     out.cluster = {static_cast<std::uint32_t>(blocks), 1, 1};
@@ -135,8 +147,13 @@ class GemmSm100 final : public Family {
   Layout a_layout(const Problem&, const Variant&) const override { return Layout::scales_128x4; }
   Layout b_layout(const Problem&, const Variant&) const override { return Layout::scales_128x4; }
 
-  double relative_error(const Problem&, const Variant&, std::int64_t k) const override {
-    return blackwell_error(k);
+  std::int64_t workspace_bytes(const Problem& p, const Variant& v,
+                               const Sizes& sizes) const override {
+    return split_bytes(p, split_tile(v), sizes);
+  }
+
+  double relative_error(const Problem&, const Variant& v, std::int64_t k) const override {
+    return blackwell_error(k) + split_error(v.value("splits", 1));
   }
 
   // Tensor time of whole waves of tiles (of a chip of 148 units where it is not known), in the
@@ -144,7 +161,7 @@ class GemmSm100 final : public Family {
   // mma.sync is about that.
   double predicted_cost(const Problem& p, const Target&, const Variant& v,
                         std::int64_t units) const override {
-    const std::int64_t chip = units > 0 ? units : 148;
+    const std::int64_t chip = units > 0 ? units : kUnits;
     const auto blocks = v.value("blocks");
     const double tile_n = static_cast<double>(v.value("tile_n"));
     const auto tiles = static_cast<std::int64_t>(likely_tiles_down(p, kRows * blocks)) *
@@ -156,11 +173,16 @@ class GemmSm100 final : public Family {
         v.value("sums") == 2 ? 1.0 : 1.0 + 512.0 / static_cast<double>(likely_k(p) + 1);
     const double depth = v.value("stages") >= 4 ? 1.0 : 1.05;
     const double raster = v.value("raster") == 16 ? 1.0 : 1.002;
+    const auto shared = split_cost(p, split_tile(v), {kChunk}, kRows, chip);
     return waves * static_cast<double>(chip * kRows) * tile_n * static_cast<double>(likely_k(p)) *
-           loads * overlap * depth * raster * 1e-3 / 16.0;
+               loads * overlap * depth * raster * shared.waves * 1e-3 / 16.0 +
+           shared.seconds / kCostSeconds;
   }
 
  private:
+  static SplitTile split_tile(const Variant& v) {
+    return {kRows, v.value("tile_n"), v.value("blocks"), v.value("splits", 1)};
+  }
   static bool is_halved(const Problem& p) { return p.epilogue == Epilogue::swiglu_split; }
 
   // Tensor100 of gemm_sm100.h.

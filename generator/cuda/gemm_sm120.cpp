@@ -8,6 +8,7 @@
 #include "generator/cuda/config_text.hpp"
 #include "generator/cuda/families.hpp"
 #include "generator/grouping.hpp"
+#include "generator/split_k.hpp"
 
 namespace quarterturn::cuda {
 namespace {
@@ -16,6 +17,8 @@ constexpr std::int64_t kChunk = 128;           // elements of K in a stage
 constexpr std::int64_t kRow = kChunk / 2 + 4;  // bytes of a row in it: codes and scales
 constexpr std::int64_t kStagedWarp = 2048;     // bytes of results on their way, of a warp
 constexpr std::int64_t kWarpArea = 64 * 64;    // elements of D whose sums a warp can hold
+constexpr std::int64_t kUnits = 170;           // of a usual chip
+constexpr double kCostSeconds = 12.3e-12;      // of a predicted cost of 1, roughly
 
 // How warps share a tile: with the fewest operand rows to load for each product.
 struct WarpGrid {
@@ -53,14 +56,17 @@ class GemmSm120 final : public Family {
     std::vector<std::int64_t> rows = {128, 256, 64, 32, 16};
     if (p.m.hi <= 64) rows = {64, 32, 16, 128};
     if (p.m.hi <= 16) rows = {16, 32, 64};
-    return {{"tile_m", rows, ParameterStage::compile, "rows of D that one block computes"},
-            {"tile_n", {128, 64, 256}, ParameterStage::compile, "columns"},
-            {"warps", {4, 8, 2}, ParameterStage::compile, "that share a tile"},
-            {"stages", {3, 4, 2}, ParameterStage::compile, "chunks of 128 of K in flight"},
-            {"raster",
-             {8, 1},
-             ParameterStage::compile,
-             "rows of tiles walked together, to share B in L2"}};
+    std::vector<Parameter> out = {
+        {"tile_m", rows, ParameterStage::compile, "rows of D that one block computes"},
+        {"tile_n", {128, 64, 256}, ParameterStage::compile, "columns"},
+        {"warps", {4, 8, 2}, ParameterStage::compile, "that share a tile"},
+        {"stages", {3, 4, 2}, ParameterStage::compile, "chunks of 128 of K in flight"},
+        {"raster",
+         {8, 1},
+         ParameterStage::compile,
+         "rows of tiles walked together, to share B in L2"}};
+    if (auto splits = splits_axis(p, rows.front(), kUnits)) out.push_back(std::move(*splits));
+    return out;
   }
 
   std::string illegal(const Problem& p, const Target& t, const Variant& v) const override {
@@ -72,6 +78,7 @@ class GemmSm120 final : public Family {
     if (p.epilogue != Epilogue::none &&
         tile_m / grid->down * (tile_n / grid->across) > kWarpArea / 2)
       return "activations need registers beside the sums: parts of at most 2048 elements";
+    if (auto reason = refuse_splits(p, split_tile(v), {kChunk}); !reason.empty()) return reason;
     if (const auto bytes = shared_bytes(p, v); bytes > t.shared_bytes)
       return fmt::format("its stages need {} bytes of shared memory, a block has {}", bytes,
                          t.shared_bytes);
@@ -92,6 +99,8 @@ class GemmSm120 final : public Family {
     text.integer("warps_n", grid.across, "warps beside each other");
     text.integer("stages", v.value("stages"), "chunks of K in flight");
     text.integer("raster", v.value("raster"), "rows of tiles walked together");
+    text.constant("unsigned", "splits", fmt::format("{}", v.value("splits", 1)),
+                  "blocks that share a tile's K");
     const std::string entry = fmt::format("quarterturn_gemm_mxf4_{}_{}_{}x{}", name_of(p.role),
                                           name_of(p.d_type), tile_m, tile_n);
     return text.source(p, t, v, "cuda/gemm_sm120.h", "gemm_sm120_tile",
@@ -102,6 +111,7 @@ class GemmSm120 final : public Family {
                 std::int64_t) const override {
     Launch launch;
     launch.grid = tile_grid(p, args, v.value("tile_m"), v.value("tile_n"));
+    launch.grid[0] *= static_cast<std::uint32_t>(v.value("splits", 1));
     launch.block = {static_cast<std::uint32_t>(v.value("warps") * 32), 1, 1};
     launch.shared_bytes = shared_bytes(p, v);
     return launch;
@@ -110,14 +120,20 @@ class GemmSm120 final : public Family {
   Layout a_layout(const Problem&, const Variant&) const override { return Layout::scales_128x4; }
   Layout b_layout(const Problem&, const Variant&) const override { return Layout::scales_128x4; }
 
-  double relative_error(const Problem&, const Variant&, std::int64_t k) const override {
-    return blackwell_error(k);
+  std::int64_t workspace_bytes(const Problem& p, const Variant& v,
+                               const Sizes& sizes) const override {
+    return split_bytes(p, split_tile(v), sizes);
+  }
+
+  double relative_error(const Problem&, const Variant& v, std::int64_t k) const override {
+    return blackwell_error(k) + split_error(v.value("splits", 1));
   }
 
   // In the units of cuda_gemm_mma's model, at six times its rate: what others published for MXFP4
-  // beside bf16 on such a chip.
-  double predicted_cost(const Problem& p, const Target&, const Variant& v,
-                        std::int64_t) const override {
+  // beside bf16 on such a chip. Fewer tiles than units (170 where that is not known) leave some
+  // without work.
+  double predicted_cost(const Problem& p, const Target& t, const Variant& v,
+                        std::int64_t units) const override {
     const auto m = v.value("tile_m"), n = v.value("tile_n");
     const auto grid = warp_grid(m, n, v.value("warps"));
     if (!grid) return 1e30;
@@ -131,11 +147,17 @@ class GemmSm120 final : public Family {
     const double loads = 1.0 + 8.0 / part_m + 8.0 / part_n;
     const double overlap = v.value("stages") == 3 ? 1.0 : v.value("stages") == 4 ? 1.01 : 1.1;
     const double raster = v.value("raster") == 8 ? 1.0 : 1.02;
+    const auto shared = split_cost(p, split_tile(v), {kChunk}, parameters(p, t)[0].values[0],
+                                   units > 0 ? units : kUnits);
     return rows * columns * static_cast<double>(likely_k(p)) * reuse * loads * overlap * raster *
-           1e-3 / 6.0;
+               shared.fill * 1e-3 / 6.0 +
+           shared.seconds / kCostSeconds;
   }
 
  private:
+  static SplitTile split_tile(const Variant& v) {
+    return {v.value("tile_m"), v.value("tile_n"), 1, v.value("splits", 1)};
+  }
   static std::int64_t shared_bytes(const Problem& p, const Variant& v) {
     const auto stages = v.value("stages") * (v.value("tile_m") + v.value("tile_n")) * kRow;
     const bool staged = p.d_type != DType::f32 || p.epilogue != Epilogue::none;

@@ -8,6 +8,7 @@
 #include "generator/cuda/expanded.hpp"
 #include "generator/cuda/families.hpp"
 #include "generator/grouping.hpp"
+#include "generator/split_k.hpp"
 
 namespace quarterturn::cuda {
 namespace {
@@ -17,6 +18,9 @@ constexpr std::int64_t kRegisters = 232;  // of a multiplying thread, less than 
 constexpr std::int64_t kOtherRegisters = 40;
 constexpr std::int64_t kRowRegisters = 40;     // of a row's aux or kept z, while it is activated
 constexpr std::int64_t kLongestInt8 = 131072;  // of K before int32 sums of 96 * 96 could overflow
+constexpr std::int64_t kUnits = 132;           // of an H200
+constexpr std::int64_t kShortTile = 128;       // rows of the shorter tile
+constexpr double kCostSeconds = 12.3e-12;      // of a predicted cost of 1, on an H200
 
 class GemmSm90 final : public Family {
  public:
@@ -56,7 +60,7 @@ class GemmSm90 final : public Family {
     } else if (p.k.hi <= 4 * kChunk) {
       promote = {0};
     }
-    return {
+    std::vector<Parameter> out = {
         {"tile_m", {128, 256}, ParameterStage::compile, "rows of D of a block"},
         {"tile_n", widths, ParameterStage::compile, "columns of D of a block"},
         {"stages", {4, 3, 5, 6, 8}, ParameterStage::compile, "tiles of 128 bytes of K in flight"},
@@ -68,6 +72,10 @@ class GemmSm90 final : public Family {
          {16, 8, 32},
          ParameterStage::compile,
          "rows of tiles walked together, to share B in L2"}};
+    // Weight gradients have small results and long K; few tokens have families of their own.
+    if (p.role == Role::wgrad)
+      if (auto splits = splits_axis(p, kShortTile, kUnits)) out.push_back(std::move(*splits));
+    return out;
   }
 
   std::string illegal(const Problem& p, const Target& t, const Variant& v) const override {
@@ -86,12 +94,19 @@ class GemmSm90 final : public Family {
     if (registers > kRegisters)
       return fmt::format("sums of a {} x {} tile need {} registers, {} are there", tile_m, tile_n,
                          registers, kRegisters);
+    // A thread with two rows of fragments reads C and bias of both beside its sums.
+    const auto adding = sums + kOtherRegisters + 8 + addend_registers(p);
+    if (tile_m > 128 && p.epilogue == Epilogue::none && adding > kRegisters)
+      return fmt::format(
+          "C and bias beside the sums of a {} x {} tile need {} registers, {} are there", tile_m,
+          tile_n, adding, kRegisters);
     // When they are finished, what promotion added to is free again.
     const auto finishing = sums + kOtherRegisters + kRowRegisters;
     if (reads_or_keeps_z(p) && finishing > kRegisters)
       return fmt::format(
           "finishing a {} x {} tile beside aux or z needs {} registers, {} are there", tile_m,
           tile_n, finishing, kRegisters);
+    if (auto reason = refuse_splits(p, split_tile(v), k_steps(v)); !reason.empty()) return reason;
     if (v.value("cluster") == 2 && tile_n % 16 != 0)
       return "halves of B's tile must be whole swizzle groups";
     if (v.value("cluster") == 2 && p.m.hi <= tile_m) return "one row of tiles has nothing to share";
@@ -127,6 +142,8 @@ class GemmSm90 final : public Family {
     counted("pieces", "parts of the columns multiplied in turn");
     counted("cluster", "blocks that share B's tile");
     counted("raster", "rows of tiles walked together");
+    text.constant("unsigned", "splits", fmt::format("{}", v.value("splits", 1)),
+                  "blocks that share a tile's K");
     return text.source(p, t, v, "cuda/gemm_sm90.h", "gemm_sm90",
                        {entry, 384, 1, {"a_map", "b_map"}});
   }
@@ -137,7 +154,10 @@ class GemmSm90 final : public Family {
     const auto cluster = v.value("cluster");
     const bool split = p.epilogue == Epilogue::swiglu_split;  // B's tile comes in two slabs
     const auto room = std::max<std::int64_t>(1, units / cluster);
-    const auto clusters = std::min<std::int64_t>(most_tiles(p, v, args), room);
+    const auto splits = v.value("splits", 1);
+    const auto items = most_tiles(p, v, args) * splits;
+    // Of blocks that wait for others each has one part of a tile: split_k.h.
+    const auto clusters = splits > 1 ? items : std::min(items, room);
     out.grid = {static_cast<std::uint32_t>(clusters * cluster), 1, 1};
     out.block = {384, 1, 1};
     out.cluster = {static_cast<std::uint32_t>(cluster), 1, 1};
@@ -153,6 +173,11 @@ class GemmSm90 final : public Family {
   Layout a_layout(const Problem&, const Variant&) const override { return layout_; }
   Layout b_layout(const Problem&, const Variant&) const override { return layout_; }
 
+  std::int64_t workspace_bytes(const Problem& p, const Variant& v,
+                               const Sizes& sizes) const override {
+    return split_bytes(p, split_tile(v), sizes);
+  }
+
   std::optional<Variant> stand_in(const Problem&, const Variant&) const override {
     if (is_bf16()) return {};
     return Variant{std::string(cuda::stand_in().name()), cuda::stand_in().revision(), {}};
@@ -161,23 +186,25 @@ class GemmSm90 final : public Family {
   // int8: the integer sum is converted once and multiplied three times. E5M2: in each product of
   // 32, those and the sum so far are cut below the largest one's 13th fraction bit, and the result
   // once more when it is promoted. Data whose block scales lie within a few binades lose nothing:
-  // their sums over 512 need no more bits. bf16: as cuda_gemm_mma.
+  // their sums over 512 need no more bits. bf16: as cuda_gemm_mma. Parts of a shared K are added
+  // in binary32, integers exactly.
   double relative_error(const Problem& p, const Variant& v, std::int64_t k) const override {
-    if (is_bf16()) return gemm_mma().relative_error(p, {}, k);
+    const double joined = split_error(v.value("splits", 1));
+    if (is_bf16()) return gemm_mma().relative_error(p, {}, k) + joined;
     constexpr double epilogue = 6 * 0x1p-24;
     if (is_int8()) return epilogue;
     const auto chunk = v.value("promote") == 0 ? k : v.value("promote") * kChunk;
     const auto steps = ceil_div(std::min(chunk, std::max<std::int64_t>(k, 1)), 32);
     const auto chunks = chunk == 0 ? 0 : ceil_div(k, chunk);
     return (33.0 * static_cast<double>(steps) + 1) * 0x1p-13 +
-           static_cast<double>(chunks) * 0x1p-24 + epilogue;
+           static_cast<double>(chunks) * 0x1p-24 + joined + epilogue;
   }
 
   // Tensor time of whole waves of tiles, with what promotion and narrow tiles were measured to cost
   // on an H200.
   double predicted_cost(const Problem& p, const Target&, const Variant& v,
                         std::int64_t units) const override {
-    const std::int64_t chip = units > 0 ? units : 132;
+    const std::int64_t chip = units > 0 ? units : kUnits;
     const double tile_m = static_cast<double>(v.value("tile_m") * v.value("cluster"));
     const double tile_n = static_cast<double>(v.value("tile_n"));
     const double count =
@@ -195,14 +222,30 @@ class GemmSm90 final : public Family {
         v.value("stages") < 4 ? 1.05 : 1.0 + 0.001 * static_cast<double>(v.value("stages") - 4);
     factor *= v.value("cluster") == 2 ? 1.01 : 1.0;
     factor *= v.value("raster") == 16 ? 1.0 : 1.002;
+    const auto shared = split_cost(p, split_tile(v), k_steps(v), kShortTile, chip);
     // In the units of cuda_gemm_mma's model: multiply-adds over 1000, at 8 times its rate.
     return waves * static_cast<double>(chip) * area * static_cast<double>(likely_k(p)) * factor *
-           1e-3 / 8.0;
+               shared.waves * 1e-3 / 8.0 +
+           shared.seconds / kCostSeconds;
   }
 
  private:
+  // That NVRTC 13 was seen to take for them, whose loads it puts in front.
+  static std::int64_t addend_registers(const Problem& p) {
+    const bool wide = p.d_type == DType::f32;
+    return (p.accumulate != Accumulate::accumulate ? 0
+            : wide                                 ? 40
+                                                   : 28) +
+           (p.bias == Bias::per_column && wide ? 28 : 0);
+  }
   static bool reads_or_keeps_z(const Problem& p) {
     return is_derivative(p.epilogue) || p.pre_activation == PreActivation::kept;
+  }
+  static SplitTile split_tile(const Variant& v) {
+    return {v.value("tile_m"), v.value("tile_n"), v.value("cluster"), v.value("splits", 1)};
+  }
+  KSteps k_steps(const Variant& v) const {
+    return {is_bf16() ? kChunk / 2 : kChunk, std::max<std::int64_t>(v.value("promote"), 1)};
   }
   bool is_int8() const { return layout_ == Layout::int8_rows; }
   bool is_bf16() const { return layout_ == Layout::bf16; }

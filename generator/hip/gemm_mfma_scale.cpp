@@ -6,6 +6,7 @@
 #include "generator/cuda/config_text.hpp"
 #include "generator/grouping.hpp"
 #include "generator/hip/families.hpp"
+#include "generator/split_k.hpp"
 
 namespace quarterturn::hip {
 namespace {
@@ -15,6 +16,9 @@ constexpr std::int64_t kRow = 64;         // bytes of a tile's row of codes in a
 constexpr std::int64_t kMostCopies = 63;  // of a wave in flight
 constexpr std::int64_t kMostActivated = 128;
 constexpr std::int64_t kRegisters = 512;  // of a lane, shared by the waves of a SIMD
+constexpr std::int64_t kChunk = 128;      // elements of K in a stage
+constexpr std::int64_t kUnits = 256;      // of an MI355X
+constexpr double kCostSeconds = 0.3e-12;  // of a predicted cost of 1, roughly
 
 // Whose scales come in tiles, and whose codes in panels: the values of `scales`.
 enum Tiled : std::int64_t { kNone, kBoth, kOfB, kOfA, kShuffledB, kShuffledBTiledA };
@@ -84,7 +88,7 @@ class GemmMfmaScale final : public Family {
     if (p.m.hi <= 128) rows = {64, 128, 32};
     if (p.m.hi <= 32) rows = {32, 16, 64};
     if (p.m.hi <= 16) rows = {16, 32, 64};
-    return {
+    std::vector<Parameter> out = {
         {"tile_m", rows, ParameterStage::compile, "rows of D that one block computes"},
         {"tile_n", {128, 256, 64}, ParameterStage::compile, "columns of D that one block computes"},
         {"shape", {16, 32}, ParameterStage::compile, "of the instruction: 16x16x128 or 32x32x64"},
@@ -98,6 +102,8 @@ class GemmMfmaScale final : public Family {
          ParameterStage::compile,
          "in tiles (layout aiter): 0 none, 1 both operands', 2 B's, 3 A's; 4, 5: B aiter_16x16, A "
          "plain or aiter"}};
+    if (auto splits = splits_axis(p, rows.front(), kUnits)) out.push_back(std::move(*splits));
+    return out;
   }
 
   std::string illegal(const Problem& p, const Target& t, const Variant& v) const override {
@@ -120,6 +126,7 @@ class GemmMfmaScale final : public Family {
     // Compilers stop unrolling there, and sums that are indexed at run time are no registers.
     if (p.epilogue != Epilogue::none && shares.sums() > kMostActivated)
       return "a lane activates 128 sums at most";
+    if (auto reason = refuse_splits(p, split_tile(v), {kChunk}); !reason.empty()) return reason;
     if ((v.value("stages") - 1) * shares.copies() > kMostCopies)
       return "more copies are in flight than a wave can count";
     const auto bytes = v.value("stages") * shares.stage_bytes();
@@ -145,6 +152,8 @@ class GemmMfmaScale final : public Family {
     text.integer("shape", shares.shape, "of the instruction: 16x16x128 or 32x32x64");
     text.integer("stages", v.value("stages"), "chunks of K in LDS");
     text.integer("raster", v.value("raster"), "rows of tiles walked together");
+    text.constant("unsigned", "splits", fmt::format("{}", v.value("splits", 1)),
+                  "blocks that share a tile's K");
     const auto name = fmt::format("quarterturn_gemm_mfma_scale_{}_{}x{}", name_of(p.role),
                                   shares.tile_m, shares.tile_n);
     return text.source(p, t, v, "hip/gemm_mfma_scale.h", "gemm_mfma_scale",
@@ -156,6 +165,7 @@ class GemmMfmaScale final : public Family {
     const Shares shares(v);
     Launch out;
     out.grid = tile_grid(p, args, shares.tile_m, shares.tile_n);
+    out.grid[0] *= static_cast<std::uint32_t>(v.value("splits", 1));
     out.block = {static_cast<std::uint32_t>(kThreads), 1, 1};
     out.shared_bytes = v.value("stages") * shares.stage_bytes();
     return out;
@@ -172,13 +182,20 @@ class GemmMfmaScale final : public Family {
   // How the matrix cores sum is not published. As other tensor cores do, they may cut the products
   // of a step and the sum so far below the 24th bit of the largest: at most 10 units of 2^-23 for
   // every 8 of K.
-  double relative_error(const Problem&, const Variant&, std::int64_t k) const override {
-    return static_cast<double>(ceil_div(k, 8)) * 10 * 0x1p-23 + 6 * 0x1p-24;
+  double relative_error(const Problem&, const Variant& v, std::int64_t k) const override {
+    return static_cast<double>(ceil_div(k, 8)) * 10 * 0x1p-23 + 6 * 0x1p-24 +
+           split_error(v.value("splits", 1));
   }
 
-  // Matrix time of whole tiles, with small tiles reading their operands more often.
-  double predicted_cost(const Problem& p, const Target&, const Variant& v,
-                        std::int64_t) const override {
+  std::int64_t workspace_bytes(const Problem& p, const Variant& v,
+                               const Sizes& sizes) const override {
+    return split_bytes(p, split_tile(v), sizes);
+  }
+
+  // Matrix time of whole tiles, with small tiles reading their operands more often; fewer tiles
+  // than units (256 where that is not known) leave some without work.
+  double predicted_cost(const Problem& p, const Target& t, const Variant& v,
+                        std::int64_t units) const override {
     const double tile_m = static_cast<double>(v.value("tile_m")),
                  tile_n = static_cast<double>(v.value("tile_n"));
     const double rows = likely_tiles_down(p, v.value("tile_m")) * tile_m;
@@ -188,8 +205,16 @@ class GemmMfmaScale final : public Family {
     const double raster = v.value("raster") == 8 ? 1.0 : 1.02;
     const double shape = v.value("shape") == 16 ? 1.0 : 1.02;
     const double scales = v.value("scales") == kNone ? 1.0 : 1.005;
+    const auto shared = split_cost(p, split_tile(v), {kChunk}, parameters(p, t)[0].values[0],
+                                   units > 0 ? units : kUnits);
     return rows * columns * static_cast<double>(likely_k(p)) * reuse * overlap * raster * shape *
-           scales * 1e-3;
+               scales * shared.fill * 1e-3 +
+           shared.seconds / kCostSeconds;
+  }
+
+ private:
+  static SplitTile split_tile(const Variant& v) {
+    return {v.value("tile_m"), v.value("tile_n"), 1, v.value("splits", 1)};
   }
 };
 

@@ -11,6 +11,8 @@
 // Of a pair of blocks (a cluster of two) each brings its own 128 rows of A and half the tile's
 // columns of B, and all scales of B; the even block's tensor core multiplies for both.
 //
+// Where tiles are fewer than units, `splits` blocks, or pairs, share a tile's K (split_k.h).
+//
 // Columns of scales are a stage's own: the order of products and later copies to the columns that
 // they read is not promised. Only steps of 64 that the operands have are multiplied: what lies in
 // shared memory behind them may hold NaN.
@@ -21,6 +23,7 @@
 #include "cuda/epilogue_rows.h"
 #include "cuda/primitives_sm100.h"
 #include "cuda/scales_128x4.h"
+#include "cuda/split_k.h"
 #include "cuda/tile_walk.h"
 #include "cuda/tiles_in_flight.h"
 
@@ -72,6 +75,12 @@ struct Tensor100 {
 template <class Config>
 using Tiles = TileWalk<Config, kRows * Config::blocks>;
 
+template <class Config>
+using Parts = KParts<Config::splits>;
+/// What storing warps leave of a tile's part.
+template <class Config>
+using Kept = PartSums<Config::splits, 4, u32(Config::tile_n)>;
+
 /// The number of steps and of chunks in `k` elements.
 QT_FN u32 steps_of(i64 k) { return u32(ceil_div(k, kStep)); }
 QT_FN u32 chunks_of(i64 k) { return u32(ceil_div(k, kChunk)); }
@@ -91,13 +100,15 @@ QT_FN void bring_tiles(const qt_args& args, const Maps& maps, Tiles<Config> tile
   prefetch_map(&maps.a_scales);
   prefetch_map(&maps.b_scales);
   Ring ring = {0, 1};  // every stage starts empty
-  for (u32 tile = block_index() / blocks; tiles.find(tile); tile += block_count() / blocks) {
+  for (u32 item = block_index() / blocks; tiles.find(item / Config::splits);
+       item += block_count() / blocks) {
     const Product& p = tiles.product();
     const i32 row = i32(p.first) + i32((tiles.y * blocks + rank) * kRows);
     const TileColumns<Config> columns(tiles.x, args.n);
     const i32 first_byte = i32(p.k_first / 2), first_half = i32(p.k_first / kScales * 2);
-    const u32 chunks = chunks_of(p.k);
-    for (u32 kb = 0; kb < chunks; ++kb) {
+    const Parts<Config> parts = {chunks_of(p.k)};
+    const u32 part = item % Config::splits;
+    for (u32 kb = parts.begin(part); kb < parts.end(part); ++kb) {
       const u32 full = base + S::full_at + 8u * ring.stage;
       const u32 at = base + ring.stage * S::stage_bytes;
       const i32 x = first_byte + i32(kb * (kChunk / 2)), half = first_half + i32(kb * 4u);
@@ -165,19 +176,24 @@ QT_FN void multiply_tiles(const qt_args& args, Tiles<Config> tiles, u32 base, u3
   constexpr u32 blocks = Config::blocks;
   Ring ring = {0, 0};
   Ring sums = {0, 1};  // every set starts free
-  for (u32 tile = block_index() / blocks; tiles.find(tile); tile += block_count() / blocks) {
-    const u32 steps = steps_of(tiles.product().k), chunks = chunks_of(tiles.product().k);
+  for (u32 item = block_index() / blocks; tiles.find(item / Config::splits);
+       item += block_count() / blocks) {
+    const u32 steps = steps_of(tiles.product().k);
+    const Parts<Config> parts = {chunks_of(tiles.product().k)};
+    const u32 part = item % Config::splits, first = parts.begin(part);
+    if (parts.is_idle(part)) continue;
     const TileColumns<Config> columns(tiles.x, args.n);
     // Columns of scales from where tiles of them begin to where the tile does.
     const u32 shift = TileColumns<Config>::halves ? 0u : u32(columns.first % 128) / 32u;
     barrier_wait(base + S::free_at + 8u * sums.stage, sums.parity);
     tensor_fence_after();
-    for (u32 kb = 0; kb < chunks; ++kb) {
+    for (u32 kb = first; kb < parts.end(part); ++kb) {
       barrier_wait(base + S::full_at + 8u * ring.stage, ring.parity);
       tensor_fence_after();
-      multiply_stage<Config>(
-          base + ring.stage * S::stage_bytes, tensor + T::scales_at + ring.stage * T::stage_columns,
-          tensor + sums.stage * u32(Config::tile_n), shift, steps - kb * (kChunk / kStep), kb);
+      multiply_stage<Config>(base + ring.stage * S::stage_bytes,
+                             tensor + T::scales_at + ring.stage * T::stage_columns,
+                             tensor + sums.stage * u32(Config::tile_n), shift,
+                             steps - kb * (kChunk / kStep), kb - first);
       commit_products<blocks>(base + S::empty_at + 8u * ring.stage);
       ring.advance(Config::stages);
     }
@@ -186,16 +202,55 @@ QT_FN void multiply_tiles(const qt_args& args, Tiles<Config> tiles, u32 base, u3
   }
 }
 
-/// `width` columns of 16 rows of finished sums from tensor memory to D.
-template <class Config, int width>
-QT_FN void store_part(const qt_args& args, const Product& p, const Destination& d, i64 row,
-                      i64 first, u32 staged, u32 sums, float factor) {
-  const u32 lane = lane_index();
-  u32 words[width / 32][16];
+/// `width` columns of 16 rows of sums from tensor memory.
+template <int width>
+QT_FN void load_sums(u32 (&words)[width / 32][16], u32 sums) {
   QT_UNROLL
   for (int i = 0; i < width / 32; ++i) load_tensor_16x32(words[i], sums + 32u * u32(i));
   QT_UNROLL
   for (int i = 0; i < width / 32; ++i) wait_for_tensor_loads(words[i]);
+}
+
+/// The same of part `part` of a tile's K to where its finisher looks for them, from quad `quad` on.
+template <class Config, int width>
+QT_FN void keep_part(const Kept<Config>& kept, u32 part, u32 quad, u32 sums) {
+  u32 words[width / 32][16];
+  load_sums<width>(words, sums);
+  QT_UNROLL
+  for (int i = 0; i < width / 32; ++i) {
+    QT_UNROLL
+    for (int q = 0; q < 4; ++q)
+      kept.store(
+          part, quad + u32(4 * i + q),
+          {{words[i][4 * q], words[i][4 * q + 1], words[i][4 * q + 2], words[i][4 * q + 3]}});
+  }
+}
+
+/// What the blocks of parts 0..last kept, added to the last one's sums.
+template <class Config, int width>
+QT_FN void add_parts(const Kept<Config>& kept, const Parts<Config>& parts, u32 last, u32 quad,
+                     u32 (&words)[width / 32][16]) {
+#pragma unroll 1
+  for (u32 part = 0; part < last; ++part) {
+    if (parts.is_idle(part)) continue;
+    QT_UNROLL
+    for (int i = 0; i < width / 32; ++i) {
+      QT_UNROLL
+      for (int q = 0; q < 4; ++q) {
+        const Words4 v = kept.load(part, quad + u32(4 * i + q));
+        QT_UNROLL
+        for (int e = 0; e < 4; ++e)
+          words[i][4 * q + e] = bits_of(float_of(words[i][4 * q + e]) + float_of(v.word[e]));
+      }
+    }
+  }
+}
+
+/// `width` columns of 16 rows of finished sums to D.
+template <class Config, int width>
+QT_FN void store_part(const qt_args& args, const Product& p, const Destination& d, i64 row,
+                      i64 first, u32 staged, const u32 (&words)[width / 32][16], float factor) {
+  const u32 lane = lane_index();
   const auto fits = [](i64) { return true; };
   const auto column_fits = [](u32) { return true; };
   const RowsOfZ<Config, decltype(fits), decltype(column_fits)> rows = {
@@ -228,18 +283,38 @@ QT_FN void store_tiles(const qt_args& args, Tiles<Config> tiles, u32 base, u32 t
   const u32 staged = base + S::staging_at + (warp_index() - kStoring) * 2048u;
   const float factor = mul(args.alpha, Config::descale);
   Ring sums = {0, 0};
-  for (u32 tile = block_index() / blocks; tiles.find(tile); tile += block_count() / blocks) {
+  for (u32 item = block_index() / blocks; tiles.find(item / Config::splits);
+       item += block_count() / blocks) {
     const Product p = tiles.product();
+    const Parts<Config> parts = {chunks_of(p.k)};
+    const u32 part = item % Config::splits;
+    if (parts.is_idle(part)) continue;
+    const Kept<Config> kept(args, item / Config::splits * blocks + rank, warp_index() - kStoring,
+                            lane_index());
+    const bool finishes = part + 1 == Config::splits;
     const TileColumns<Config> columns(tiles.x, args.n);
     const Destination d = {p.d, p.end, args.n};
     const i64 row0 = p.first + i64(tiles.y * blocks + rank) * kRows + 32 * quarter;
     const u32 at = tensor + (quarter * 32u << 16) + sums.stage * u32(Config::tile_n);
     barrier_wait(base + S::done_at + 8u * sums.stage, sums.parity);
     tensor_fence_after();
+    if constexpr (Config::splits > 1)
+      for (u32 other = 0; finishes && other < part; ++other)
+        if (!parts.is_idle(other)) kept.take(other);
     for (u32 half = 0; half < 2u; ++half)
-      for (int c = 0; c < Config::tile_n; c += width)
-        store_part<Config, width>(args, p, d, row0 + 16 * half, columns.first + c, staged,
-                                  at + (half * 16u << 16) + u32(c), factor);
+      for (int c = 0; c < Config::tile_n; c += width) {
+        const u32 from = at + (half * 16u << 16) + u32(c);
+        const u32 quad = (half * u32(Config::tile_n) + u32(c)) / 8u;
+        if (Config::splits > 1 && !finishes) {
+          keep_part<Config, width>(kept, part, quad, from);
+          continue;
+        }
+        u32 words[width / 32][16];
+        load_sums<width>(words, from);
+        if constexpr (Config::splits > 1) add_parts<Config, width>(kept, parts, part, quad, words);
+        store_part<Config, width>(args, p, d, row0 + 16 * half, columns.first + c, staged, words,
+                                  factor);
+      }
     tensor_fence_before();
     sync_warp();
     if (lane_index() == 0) {
@@ -249,6 +324,8 @@ QT_FN void store_tiles(const qt_args& args, Tiles<Config> tiles, u32 base, u32 t
         barrier_arrive_remote(base + S::free_at + 8u * sums.stage, 0);
       }
     }
+    if constexpr (Config::splits > 1)
+      if (!finishes) kept.raise(part);
     sums.advance(Config::sums);
   }
 }

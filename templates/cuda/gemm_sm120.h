@@ -5,6 +5,8 @@
 // swapped so that matrix loads meet no bank conflicts; scales by 4-byte copies, which take any row
 // from layout scales_128x4: rows of groups begin anywhere, and a SwiGLU's gates and values lie
 // apart. One word of scales a lane serves 128 of K for 32 rows or columns of a warp.
+//
+// Where tiles are fewer than units, `splits` blocks share a tile's K (split_k.h).
 #ifndef QT_CUDA_GEMM_SM120_H
 #define QT_CUDA_GEMM_SM120_H
 
@@ -13,6 +15,7 @@
 #include "cuda/epilogue_rows.h"
 #include "cuda/primitives_mxf4.h"
 #include "cuda/scales_128x4.h"
+#include "cuda/split_k.h"
 #include "cuda/tile_walk.h"
 
 namespace qt::cuda {
@@ -159,14 +162,18 @@ QT_FN void multiply_half(float (&sums)[Shape<Config>::tiles_m][Shape<Config>::ti
 
 }  // namespace gemm_sm120
 
-/// One block computes one tile_m x tile_n tile; grid: as TileWalk::find_of_block wants it.
+/// One block computes one tile_m x tile_n tile, or one part of its K; grid: as
+/// TileWalk::find_of_block wants it.
 template <class Config>
 QT_FN void gemm_sm120_tile(const Config&, const qt_args& args) {
   using namespace gemm_sm120;
   using S = Shape<Config>;
   TileWalk<Config, u32(Config::tile_m)> tiles(args, args.m, args.n, args.k, Config::tile_n);
-  if (!tiles.find_of_block()) return;
+  if (!tiles.find_of_block(Config::splits)) return;
   const Product p = tiles.product();
+  const KParts<Config::splits> parts = {u32(ceil_div(p.k, kChunk))};
+  const u32 part = block_index() % Config::splits;
+  if (parts.is_idle(part)) return;
   const i64 row0 = p.first + i64(tiles.y) * Config::tile_m;
   const i64 length = packed_length<Config>(args, args.k);
   const Operand a = operand<Config>(args.a, p, p.a, p.end, length);
@@ -175,7 +182,7 @@ QT_FN void gemm_sm120_tile(const Config&, const qt_args& args) {
   const RowsOfB<Config> columns(tiles.x, args.n);
   const u32 base = shared_base();
 
-  const i64 stages = ceil_div(a.k, kChunk);
+  const i64 first_stage = parts.begin(part), stages = parts.end(part);
   const auto stage_at = [&](i64 s) { return base + u32(s % Config::stages) * S::stage_bytes; };
   const auto fetch = [&](i64 s) {
     if (s < stages) {
@@ -189,7 +196,7 @@ QT_FN void gemm_sm120_tile(const Config&, const qt_args& args) {
     copy_async_commit();
   };
   QT_UNROLL
-  for (int s = 0; s < Config::stages - 1; ++s) fetch(s);
+  for (int s = 0; s < Config::stages - 1; ++s) fetch(first_stage + s);
 
   const u32 warp = warp_index(), lane = lane_index();
   const u32 warp_row = warp / Config::warps_n, warp_column = warp % Config::warps_n;
@@ -201,7 +208,7 @@ QT_FN void gemm_sm120_tile(const Config&, const qt_args& args) {
   const u32 b_scale = (first_column + t * 8u + g) * 4u + S::b_scales_at;
 
   float sums[S::tiles_m][S::tiles_n][4] = {};
-  for (i64 s = 0; s < stages; ++s) {
+  for (i64 s = first_stage; s < stages; ++s) {
     copy_async_wait<Config::stages - 2>();
     sync_block();
     fetch(s + Config::stages - 1);
@@ -224,6 +231,16 @@ QT_FN void gemm_sm120_tile(const Config&, const qt_args& args) {
   // Rows on their way to memory take the place of the stages.
   copy_async_wait<0>();
   sync_block();
+  if constexpr (Config::splits > 1) {
+    constexpr u32 words = u32(S::tiles_m * S::tiles_n * 4);
+    const PartSums<Config::splits, u32(S::threads) / 32u, words> kept(
+        args, tiles.number_of_block(Config::splits), warp, lane);
+    if (part + 1 < Config::splits) {
+      leave_sums(kept, part, sums);
+      return;
+    }
+    join_sums(kept, parts, part, sums);
+  }
   const float factor = mul(args.alpha, Config::descale);
   const Destination d = {p.d, p.end, args.n};
   const auto fits = [](i64) { return true; };

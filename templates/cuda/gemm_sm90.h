@@ -12,6 +12,8 @@
 // halves of the tile's columns one after the other through one set of partial sums, so that 256
 // columns fit the registers.
 //
+// Where tiles are fewer than units, `splits` blocks share a tile's K (split_k.h).
+//
 // Rows that do not fit their window (reference 255) are left alone, those of A as rows of D and
 // those of B as columns: the exact kernel that follows (stand_in.h) computes them.
 #ifndef QT_CUDA_GEMM_SM90_H
@@ -20,6 +22,7 @@
 #include "cuda/epilogue_rows.h"
 #include "cuda/expand.h"
 #include "cuda/primitives_wgmma.h"
+#include "cuda/split_k.h"
 #include "cuda/tile_walk.h"
 #include "cuda/tiles_in_flight.h"
 
@@ -60,6 +63,13 @@ QT_FN constexpr u32 chunk_of() {
   return Config::element == Expanded::bf16 ? 64u : 128u;
 }
 
+/// How K is shared out: sums are promoted at the same places as without.
+template <class Config>
+QT_FN auto k_parts(const Product& p) {
+  return KParts<Config::splits, (Config::promote > 0 ? Config::promote : 1u)>{
+      u32(ceil_div(p.k, chunk_of<Config>()))};
+}
+
 /// Marks a column of an unfit row of B among the columns' factors: no product's NaN looks like it.
 constexpr u32 kUnfitFactor = 0xffffffffu;
 
@@ -70,14 +80,15 @@ QT_FN void bring_tiles(const qt_args& args, const qt_tensor_map& a_map, const qt
   prefetch_map(&a_map);
   prefetch_map(&b_map);
   Ring ring = {0, 1};  // every stage starts empty
-  for (u32 tile = block_index() / Config::cluster; tiles.find(tile);
-       tile += block_count() / Config::cluster) {
+  for (u32 item = block_index() / Config::cluster; tiles.find(item / Config::splits);
+       item += block_count() / Config::cluster) {
     const Product& p = tiles.product();
     const i32 row = i32(p.first) + i32((tiles.y * Config::cluster + rank) * Config::tile_m);
     const TileColumns<Config> columns(tiles.x, Config::n > 0 ? Config::n : args.n);
+    const auto parts = k_parts<Config>(p);
     const u32 first = u32(p.k_first / chunk_of<Config>());
-    const u32 end = first + u32(ceil_div(p.k, chunk_of<Config>()));
-    for (u32 kb = first; kb < end; ++kb) {
+    const u32 end = first + parts.end(item % Config::splits);
+    for (u32 kb = first + parts.begin(item % Config::splits); kb < end; ++kb) {
       const u32 full = base + S::full_at + 8u * ring.stage;
       const u32 a = base + ring.stage * S::a_bytes;
       const u32 b = base + S::b_at + ring.stage * S::b_bytes;
@@ -249,9 +260,12 @@ QT_FN void multiply_and_store(const qt_args& args, Tiles<Config> tiles, u32 base
   const u32 staged = base + S::staging_at + (group * 4u + warp) * 2048u;
   const float factor = mul(args.alpha, Config::descale);
   Ring ring = {0, 0};
-  for (u32 tile = block_index() / Config::cluster; tiles.find(tile);
-       tile += block_count() / Config::cluster) {
+  for (u32 item = block_index() / Config::cluster; tiles.find(item / Config::splits);
+       item += block_count() / Config::cluster) {
     const Product p = tiles.product();
+    const auto parts = k_parts<Config>(p);
+    const u32 part = item % Config::splits;
+    if (parts.is_idle(part)) continue;
     const i64 row0 = p.first + i64(tiles.y * Config::cluster + rank) * Config::tile_m +
                      group * (Config::tile_m / 2);
     const i64 m = p.end;
@@ -288,7 +302,16 @@ QT_FN void multiply_and_store(const qt_args& args, Tiles<Config> tiles, u32 base
     }
 
     Sum sums[high][width];
-    multiply_tile<Config>(sums, u32(ceil_div(p.k, chunk_of<Config>())), base, group, lane, ring);
+    multiply_tile<Config>(sums, parts.count(part), base, group, lane, ring);
+    if constexpr (Config::splits > 1) {
+      const PartSums<Config::splits, 8, u32(high * width)> kept(
+          args, item / Config::splits * Config::cluster + rank, group * 4u + warp, lane);
+      if (part + 1 < Config::splits) {
+        leave_sums(kept, part, sums);
+        continue;
+      }
+      join_sums(kept, parts, part, sums);
+    }
 
     bool unfit = false;
     QT_UNROLL

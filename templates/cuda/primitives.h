@@ -182,6 +182,21 @@ QT_FN void store_global(Words2* p, const Words2& v) {
   asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(p), "r"(v.word[0]), "r"(v.word[1])
                : "memory");
 }
+
+// ---- blocks that wait for each other
+
+/// A word through which blocks of one launch tell each other that data is ready.
+QT_FN void release_flag(u64* flag, u64 value) {
+  asm volatile("st.release.gpu.global.b64 [%0], %1;" ::"l"(flag), "l"(value) : "memory");
+}
+QT_FN u64 acquire_flag(const u64* flag) {
+  u64 value;
+  asm volatile("ld.acquire.gpu.global.b64 %0, [%1];" : "=l"(value) : "l"(flag) : "memory");
+  return value;
+}
+
+// ---- counters
+
 /// A counter of the loaded code, which the host finds by its name.
 #define QT_COUNTER(name) extern "C" __device__ unsigned long long name = 0
 /// Adds to a counter that only people and qturn_stats read.

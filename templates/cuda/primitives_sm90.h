@@ -64,18 +64,6 @@ QT_FN void sync_cluster() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
-// ---- blocks that wait for each other
-
-/// A word through which blocks of one launch tell each other that data is ready.
-QT_FN void release_flag(u64* flag, u64 value) {
-  asm volatile("st.release.gpu.global.b64 [%0], %1;" ::"l"(flag), "l"(value) : "memory");
-}
-QT_FN u64 acquire_flag(const u64* flag) {
-  u64 value;
-  asm volatile("ld.acquire.gpu.global.b64 %0, [%1];" : "=l"(value) : "l"(flag) : "memory");
-  return value;
-}
-
 // ---- bulk tensor copies, by one thread
 
 QT_FN void prefetch_map(const qt_tensor_map* map) {

@@ -114,13 +114,19 @@ struct TileWalk {
     locate(tile - products.begin);
     return true;
   }
-  /// The tile of a block of a grid with a block for each tile, and products along z where all have
-  /// as many.
-  QT_FN bool find_of_block() {
-    if constexpr (!ProductWalk<Config>::even) return find(block_index());
+  /// The tile of a block of a grid with a block for each tile, or with `splits` neighbours for
+  /// each, and products along z where all have as many.
+  QT_FN bool find_of_block(u32 splits = 1) {
+    if constexpr (!ProductWalk<Config>::even) return find(block_index() / splits);
     products.take(block_index_z());
-    locate(block_index());
+    locate(block_index() / splits);
     return true;
+  }
+  /// The number of that tile among all of the call.
+  QT_FN static u32 number_of_block(u32 splits) {
+    const u32 in_product = block_index() / splits;
+    if constexpr (!ProductWalk<Config>::even) return in_product;
+    return block_index_z() * (block_count() / splits) + in_product;
   }
 
  private:

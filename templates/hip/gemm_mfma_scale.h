@@ -4,13 +4,15 @@
 // A stage is 128 of K: rows of 64 bytes of codes, A's then B's, and behind them scale bytes, four a
 // row, or in the tiles of layout aiter, which hold two stages. Whole stages come by loads straight
 // into LDS, `stages` deep; the last one of another length, and operands that are not aligned, come
-// through registers with zero codes behind their end. B is the instruction's first operand, so that
+// through registers with zero codes behind their end. Where tiles are fewer than units, `splits`
+// blocks share a tile's K (cuda/split_k.h). B is the instruction's first operand, so that
 // a lane's four sums lie beside each other in a row of D.
 #ifndef QT_HIP_GEMM_MFMA_SCALE_H
 #define QT_HIP_GEMM_MFMA_SCALE_H
 
 #include "args.h"
 #include "cuda/epilogue.h"
+#include "cuda/split_k.h"
 #include "cuda/tile_walk.h"
 #include "hip/codes_16x16.h"
 #include "hip/epilogue_quads.h"
@@ -266,8 +268,8 @@ QT_FN Fragment fragment_of_b(u32 stage, u32 row, u32 block, u32 half) {
 
 }  // namespace mfma_scale
 
-/// One block of four waves computes one tile_m x tile_n tile; grid: as TileWalk::find_of_block
-/// wants it.
+/// One block of four waves computes one tile_m x tile_n tile, or one part of its K; grid: as
+/// TileWalk::find_of_block wants it.
 template <class Config>
 QT_FN void gemm_mfma_scale(const Config&, const qt_args& args) {
   using namespace mfma_scale;
@@ -283,16 +285,20 @@ QT_FN void gemm_mfma_scale(const Config&, const qt_args& args) {
   static_assert((Config::stages - 1) * S::copies < 64, "copies in flight are counted to 63");
 
   TileWalk<Config, u32(Config::tile_m)> tiles(args, args.m, args.n, args.k, Config::tile_n);
-  if (!tiles.find_of_block()) return;
+  if (!tiles.find_of_block(Config::splits)) return;
   const Product p = tiles.product();
   const i64 row0 = p.first + i64(tiles.y) * Config::tile_m;
   const i64 column0 = i64(tiles.x) * Config::tile_n;
   const i64 k_end = (p.k + 31) / 32 * 32;
-  const i64 stages = (k_end + kChunk - 1) / kChunk;
+  const KParts<Config::splits> parts = {u32((k_end + kChunk - 1) / kChunk)};
+  const u32 part = block_index() % Config::splits;
+  if (parts.is_idle(part)) return;
+  const i64 first_stage = parts.begin(part), stages = parts.end(part);
 
   const Operands<Config> from(args, p, row0, column0);
   const Copies<Config> copies(from);
-  const i64 by_copies = from.aligned() ? k_end / kChunk : 0;  // whole stages
+  const i64 whole = from.aligned() ? k_end / kChunk : 0;
+  const i64 by_copies = whole < stages ? whole : stages;
   const auto place_of_stage = [](i64 s) QT_INLINE {
     return shared_base() + u32(s % Config::stages) * S::bytes;
   };
@@ -304,13 +310,13 @@ QT_FN void gemm_mfma_scale(const Config&, const qt_args& args) {
   };
 
   QT_UNROLL
-  for (int s = 0; s < Config::stages - 1; ++s) bring(s);
+  for (int s = 0; s < Config::stages - 1; ++s) bring(first_stage + s);
 
   const u32 wave = wave_index(), lane = wave_lane();
   const u32 first_m = wave / Config::waves_n * wave_m, first_n = wave % Config::waves_n * wave_n;
   const u32 in_tile = lane % T::size, k_block = lane / T::size;
   float sums[tiles_n][tiles_m][T::sums] = {};
-  for (i64 s = 0; s < stages; ++s) {
+  for (i64 s = first_stage; s < stages; ++s) {
     // Later stages may be on their way where all their copies are.
     if (s + Config::stages - 2 < by_copies)
       wait_copies<(Config::stages - 2) * int(S::copies)>();
@@ -336,6 +342,16 @@ QT_FN void gemm_mfma_scale(const Config&, const qt_args& args) {
           T::multiply(sums[j][i], b[j].codes, b[j].scale, a.codes, a.scale);
       }
     }
+  }
+
+  if constexpr (Config::splits > 1) {
+    const PartSums<Config::splits, 2 * kWaves, u32(tiles_n * tiles_m) * T::sums> kept(
+        args, tiles.number_of_block(Config::splits), warp_index(), lane_index());
+    if (part + 1 < Config::splits) {
+      leave_sums(kept, part, sums);
+      return;
+    }
+    join_sums(kept, parts, part, sums);
   }
 
   store_wave<Config, T>(args, p, from.columns, column0, first_n, row0 + first_m + in_tile, lane,

@@ -169,6 +169,16 @@ QT_FN void store_global(Words2* p, const Words2& v) {
   *(InGlobal<Vector2>*)p = __builtin_bit_cast(Vector2, v);
 }
 
+// ---- blocks that wait for each other
+
+/// A word through which blocks of one launch tell each other that data is ready.
+QT_FN void release_flag(u64* flag, u64 value) {
+  __hip_atomic_store((InGlobal<u64>*)flag, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_AGENT);
+}
+QT_FN u64 acquire_flag(const u64* flag) {
+  return __hip_atomic_load((InGlobal<u64>*)flag, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_AGENT);
+}
+
 // ---- shared memory
 
 QT_FN u32 shared_base() { return u32(u64((InLds<unsigned char>*)dynamic_shared)); }

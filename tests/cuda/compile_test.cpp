@@ -1,5 +1,6 @@
 // Every CUDA family, compiled by NVRTC without a GPU: the default and the variants that differ most
 // from it, for the architectures they are legal on; none may spill or have its products serialised.
+#include <algorithm>
 #include <map>
 #include <set>
 #include <sstream>
@@ -219,6 +220,51 @@ TEST_CASE("cuda products compile without spills and overlap") {
       {&cuda::gemm_e5m2(), &cuda::gemm_int8(), &cuda::gemm_bf16(), &cuda::gemm_packed(),
        &cuda::gemm_packed_int8(), &cuda::gemm_packed_tiles(), &cuda::gemm_packed_tiles_int8()},
       20, 1);
+}
+// What a binary32 result with C and bias takes most registers for: the first variant of each
+// family, and the one that its model puts first.
+TEST_CASE("cuda products compile by default without spills, whatever they add") {
+  if (no_compiler()) return;
+  const auto target = *parse_target("sm_90a");
+  std::vector<Job> jobs;
+  std::set<std::string> seen;
+  const auto add = [&](const Family& family, const Problem& p) {
+    INFO(family.name(), " ", p.key());
+    REQUIRE(family.refuses(p, target) == "");
+    const auto all = family.variants(p, target);
+    REQUIRE(!all.empty());
+    const auto cheaper = [&](const Variant& x, const Variant& y) {
+      return family.predicted_cost(p, target, x, 0) < family.predicted_cost(p, target, y, 0);
+    };
+    for (const auto* v : {&all.front(), &*std::min_element(all.begin(), all.end(), cheaper)})
+      if (seen.insert(v->text() + std::string(name_of(p.d_type)) + p.key()).second)
+        jobs.push_back(job_of(family, p, target, *v, target.arch));
+  };
+  auto wgrad = gemm_problem(Contract::fast, Spread::narrow, DType::f32, Extent::exactly(4096));
+  wgrad.role = Role::wgrad;
+  wgrad.accumulate = Accumulate::accumulate;
+  for (const Family* family :
+       {&cuda::gemm_e5m2(), &cuda::gemm_int8(), &cuda::gemm_bf16(), &cuda::gemm_packed_tiles(),
+        &cuda::gemm_packed_tiles_int8(), &cuda::gemm_packed_tiles_bf16()})
+    add(*family, wgrad);
+  wgrad.bias = Bias::per_column;
+  add(cuda::gemm_bf16(), wgrad);
+  wgrad.m = {1, 64};
+  for (const Family* family :
+       {&cuda::gemm_packed(), &cuda::gemm_packed_int8(), &cuda::gemm_packed_bf16()})
+    add(*family, wgrad);
+  wgrad.m = {1, 32};
+  add(cuda::gemm_packed_bf16(), wgrad);
+  add(cuda::gemm_packed_bf16(), weight_only_problem(64, DType::bf16));
+  add(cuda::gemm_packed_bf16(), weight_only_problem(8, DType::f32));
+  add(cuda::gemm_packed_tiles_bf16(), weight_only_problem(8192, DType::bf16));
+  // Small weights' gradients, whose tiles' K several blocks share.
+  auto few = wgrad;
+  few.m = few.n = Extent::exactly(512);
+  few.k = Extent::exactly(32768);
+  for (const Family* family : {&cuda::gemm_e5m2(), &cuda::gemm_int8(), &cuda::gemm_bf16()})
+    add(*family, few);
+  compile_jobs(jobs, 16);
 }
 TEST_CASE("portable cuda products compile without spills") {
   compile_all_of({&cuda::gemm_mma(), &cuda::stand_in()}, 10, 2);

@@ -102,10 +102,11 @@ inline Quantized turned(const Quantized& q) {
   return out;
 }
 
-// Runs a variant, and its stand-in where it has one, as plans do.
+// Runs a variant, and its stand-in where it has one, as plans do. `results`: D after each run.
 inline Outcome run(Device& device, const Family& family, const Problem& p, const Variant& v,
                    const Call& c, const Quantized& a, const Quantized& b, std::uint32_t seed,
-                   std::int64_t most_rows = 24) {
+                   std::int64_t most_rows = 24,
+                   std::vector<std::vector<unsigned char>>* results = nullptr) {
   const auto a_layout = family.a_layout(p, v), b_layout = family.b_layout(p, v);
   // Where a case is run again in the same workspace, other values must come out.
   const Quantized a_turned = turned(a);
@@ -154,11 +155,13 @@ inline Outcome run(Device& device, const Family& family, const Problem& p, const
       given.b_layout = b_layout;
       device.run_as_scheduled(cuda::stand_in(), given, *then, args);
     }
+    const auto result = d.download();
+    if (results) results->push_back(result);
     auto outcome =
         check_product(again ? a_turned : a, b, tensor_core_of(v),
                       {c.m, c.n, c.d_type, ld, args.alpha, args.beta, adds ? &old : nullptr,
                        c.bias == Bias::per_column ? &bias : nullptr},
-                      d.download(), a_layout, b_layout, most_rows);
+                      result, a_layout, b_layout, most_rows);
     if (!(outcome.worst < worst.worst)) worst = std::move(outcome);
     again = !again;
     args.a = again ? a_turned_device.tensor : a_device.tensor;

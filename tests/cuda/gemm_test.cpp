@@ -142,6 +142,58 @@ TEST_CASE("gpu.gemm_e5m2 stays within its bound") { check_family(cuda::gemm_e5m2
 TEST_CASE("gpu.gemm_int8 stays within its bound") { check_family(cuda::gemm_int8()); }
 TEST_CASE("gpu.gemm_bf16 stays within its bound") { check_family(cuda::gemm_bf16()); }
 
+// Blocks that share a tile's K, in the same workspace from run to run: the bits of one block each
+// time, for data whose sums are exact.
+TEST_CASE("gpu.products share out K among blocks") {
+  Device* device = device_or_skip();
+  if (!device) return;
+  struct Shared {
+    const Family& family;
+    Call call;
+    std::int64_t splits;
+    std::vector<std::pair<const std::string, std::int64_t>> values;
+  };
+  const auto adds = Accumulate::accumulate;
+  const Call narrow{70, 96, 1312, DType::f32, adds},
+      wide{130, 200, 2080, DType::bf16, adds, Bias::per_column};
+  const Shared all[] = {
+      {cuda::gemm_e5m2(), narrow, 2, {{"tile_n", 64}}},
+      {cuda::gemm_e5m2(), wide, 3, {{"tile_n", 64}, {"promote", 2}, {"cluster", 2}}},
+      // Parts of K that are empty: K has 1 and no steps of promotion.
+      {cuda::gemm_e5m2(), {1, 5, 96, DType::f32, adds}, 2, {{"tile_n", 64}}},
+      {cuda::gemm_e5m2(), {5, 9, 0, DType::f32, adds}, 2, {{"tile_n", 64}}},
+      {cuda::gemm_bf16(), narrow, 16, {{"tile_n", 64}}},
+      {cuda::gemm_bf16(), {257, 72, 928, DType::f32, adds}, 6, {{"tile_m", 256}, {"tile_n", 64}}},
+      {cuda::gemm_int8(), narrow, 4, {{"tile_n", 96}}},
+  };
+  std::uint32_t seed = 400;
+  for (const auto& [family, c, splits, values] : all) {
+    auto p = problem_of(family, c);
+    p.m = p.n = {1, 512};
+    p.k = {0, 131072};
+    if (const auto reason = family.refuses(p, device->target()); !reason.empty()) {
+      std::cout << "SKIPPED: " << family.name() << " " << reason << "\n";
+      return;
+    }
+    auto v = family.default_variant(p, device->target());
+    for (const auto& [name, value] : values) v.values[name] = value;
+    auto whole = v;
+    v.values["splits"] = splits;
+    const auto status = family.check(p, device->target(), v);
+    REQUIRE_MESSAGE(status.ok(), status.message());
+    REQUIRE(family.workspace_bytes(p, whole, {c.m, c.n, c.k, 1}) == 0);
+    const auto a = random_operand(c.m, c.k, Data::forward, seed += 10),
+               b = random_operand(c.n, c.k, Data::forward, seed + 1);
+    std::vector<std::vector<unsigned char>> shared, alone;
+    INFO(v.text(), " m=", c.m, " n=", c.n, " k=", c.k);
+    const auto outcome = run(*device, family, p, v, c, a, b, seed, 24, &shared);
+    INFO(outcome.where);
+    CHECK(outcome.worst <= 1.0);
+    CHECK(run(*device, family, p, whole, c, a, b, seed, 24, &alone).worst <= 1.0);
+    CHECK(shared == alone);
+  }
+}
+
 TEST_CASE("gpu.exact products hold every scale byte") {
   Device* device = device_or_skip();
   if (!device) return;

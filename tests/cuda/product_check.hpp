@@ -26,12 +26,14 @@ struct TensorCore {
   /// Of K: stretches between promotions may lie anywhere, and blocks may share K out at these
   /// places and add their sums; 0: promotions are at multiples, one block does all of K.
   std::int64_t unit = 0;
+  std::int64_t parts = 1;  ///< of K, whose sums are added in binary32 (split_k.h)
 };
 
 inline TensorCore tensor_core_of(const Variant& gemm) {
   if (gemm.family.ends_with("int8")) return {};
+  const auto splits = gemm.value("splits", 1);
   if (gemm.family == "cuda_gemm_e5m2" || gemm.family == "cuda_gemm_packed_tiles")
-    return {13, 128, 4, 128 * gemm.value("promote"), 0};
+    return {13, 128, 4, 128 * gemm.value("promote"), 0, splits};
   if (gemm.family == "cuda_gemm_packed" || gemm.family == "cuda_gemm_packed_bf16") {
     // Up to four groups promote by turns, each its own part of K.
     const auto parts = 4 / gemm.value("stripes");
@@ -39,7 +41,7 @@ inline TensorCore tensor_core_of(const Variant& gemm) {
     if (gemm.family.ends_with("bf16")) return {23, 128, 16, 0, 128 * gemm.value("rounds") * parts};
     return {13, 128, 4, 128 * gemm.value("promote") * parts, 128 * gemm.value("rounds") * parts};
   }
-  return {23, 32, 4, 0, 0};
+  return {23, 32, 4, 0, 0, splits};
 }
 
 /// The exact kernels, and the stand-in, which computes unfit rows of either operand.
@@ -120,6 +122,7 @@ inline ExactProduct exact_product(const RowValues& a, const RowValues& b, const 
     if (core.unit > 0) sums += ceil_div(k, core.unit) * 2 + 4;
     out.lost += static_cast<double>(sums) * 0x1p-24 * out.magnitude;
   }
+  out.lost += static_cast<double>(core.parts - 1) * 0x1p-24 * out.magnitude;
   return out;
 }
 

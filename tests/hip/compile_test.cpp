@@ -306,6 +306,11 @@ TEST_CASE("hip products compile without spills, on the matrix cores") {
   add(full, {{"tile_m", 256}, {"tile_n", 256}, {"shape", 32}});
   add(gemm_problem({1, 16}, kWidth, kWidth, DType::f16), {});
   add(gemm_problem({1, 32}, kWidth, kWidth, DType::f16), {{"tile_n", 256}, {"shape", 32}});
+  // Blocks that share a tile's K, of the most and of the fewest sums.
+  auto shared = full;
+  shared.m = shared.n = {1, 1024};
+  add(shared, {{"tile_m", 256}, {"tile_n", 256}, {"shape", 32}, {"splits", 4}});
+  add(gemm_problem({1, 16}, kWidth, Extent::exactly(14336), DType::f16), {{"splits", 3}});
   auto gated = large;
   gated.epilogue = Epilogue::swiglu_split;
   gated.pre_activation = PreActivation::kept;

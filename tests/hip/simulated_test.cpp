@@ -226,6 +226,9 @@ std::string complaint_about(const Problem& p, const Variant& v, const Shape& s,
   args.alpha = 0.75f;
   args.beta = p.accumulate == Accumulate::accumulate ? 0.5f : 0.0f;
   args.bias = bias_memory.data();
+  const Memory workspace(std::vector<unsigned char>(
+      static_cast<std::size_t>(family.workspace_bytes(p, v, {s.m, s.n, s.k})), 0xff));
+  args.workspace = workspace.data();
   for (const auto& schedule : kSchedules) {
     if (!old.empty()) std::memcpy(d.data(), old.data(), old.size());
     const auto fault = run_quietly(family, p, v, args, schedule);
@@ -461,6 +464,26 @@ TEST_CASE("simulated hip products: awkward shapes, aligned and not, in every til
   const auto flat = with(family, few, {{"tile_m", 16}, {"tile_n", 64}, {"stages", 4}});
   for (const auto& s : {Shape{7, 100, 896}, Shape{16, 64, 128}, Shape{1, 1, 1024, 64, 0}})
     check_product(few, flat, s, 13);
+}
+
+TEST_CASE("simulated hip products share out K among blocks") {
+  const auto& family = hip::gemm_mfma_scale();
+  auto p = gemm_problem({0, 512}, {1, 512}, {0, 131072}, DType::f32);
+  p.accumulate = Accumulate::accumulate;
+  p.bias = Bias::per_column;
+  const auto three = with(family, p, {{"tile_m", 64}, {"tile_n", 64}, {"splits", 3}});
+  // With whole and other last stages, unaligned, fewer stages than parts, and no K at all.
+  for (const auto& s : {Shape{70, 130, 1312}, Shape{65, 7, 1024}, Shape{5, 9, 672, 32, 1},
+                        Shape{3, 70, 160}, Shape{3, 4, 0}})
+    check_product(p, three, s, 17);
+  const auto tiles = with(family, p,
+                          {{"tile_m", 32},
+                           {"tile_n", 128},
+                           {"shape", 32},
+                           {"stages", 4},
+                           {"scales", 1},
+                           {"splits", 8}});
+  check_product(p, tiles, {40, 100, 1184}, 18);
 }
 
 TEST_CASE("simulated hip products read scales in tiles, of both operands or of one") {

@@ -22,9 +22,9 @@ Problem problem(const Shape& s) {
   Problem p;
   p.op = Op::gemm;
   p.role = Role::wgrad;  // any sizes
-  p.m = {0, 8192};
-  p.n = {1, 8192};
-  p.k = {0, 16384};
+  p.m = {0, 512};
+  p.n = {1, 512};
+  p.k = {0, 131072};
   p.batch = Extent::exactly(s.batch);
   p.a_type = p.b_type = DType::mxfp4;
   p.d_type = s.d_type;
@@ -45,7 +45,9 @@ class Case {
         b_(device, shape.n, shape.k, shape.batch, 101, behind(family)),
         ld_(shape.n + shape.extra),
         old_(values(shape.d_type, shape.batch * shape.m * ld_, 201)),
-        bias_(values(shape.d_type, shape.n, 202)) {
+        bias_(values(shape.d_type, shape.n, 202)),
+        workspace_(device, family.workspace_bytes(problem(shape), variant,
+                                                  {shape.m, shape.n, shape.k, shape.batch})) {
     want_ = old_;
     for (std::int64_t entry = 0; entry < shape.batch; ++entry) expect(entry);
   }
@@ -54,7 +56,7 @@ class Case {
   std::int64_t wrong() {
     const Problem p = problem(shape_);
     REQUIRE(family_.refuses(p, device_.target()) == "");
-    REQUIRE(family_.illegal(p, device_.target(), variant_) == "");
+    REQUIRE(family_.check(p, device_.target(), variant_).message() == "");
     Memory out(device_, old_), bias(device_, bias_);
     qt_args args{};
     args.m = shape_.m;
@@ -69,7 +71,9 @@ class Case {
     args.alpha = kAlpha;
     args.beta = kBeta;
     args.bias = bias.data();
-    device_.run(family_, p, variant_, args);
+    args.workspace = workspace_.data();
+    args.workspace_bytes = workspace_.bytes();
+    device_.run_as_scheduled(family_, p, variant_, args);
     const auto got = out.download();
     std::int64_t count = 0;
     for (std::size_t i = 0; i < want_.size(); ++i) count += got[i] != want_[i];
@@ -115,6 +119,7 @@ class Case {
   Operands a_, b_;
   std::int64_t ld_;
   std::vector<unsigned char> old_, bias_, want_;
+  Memory workspace_;  // from run to run as it is
 };
 
 void check(Device& d, const Family& family,
@@ -276,7 +281,8 @@ void check_groups(Device& d, const Family& family, const GroupedCase& c,
         want[static_cast<std::size_t>(row * c.n + j)] =
             reference::bf16_bits(static_cast<float>(0.5 * x));
       }
-  Memory out(d, entries * c.m * c.n * 2), sizes(d, c.sizes);
+  Memory out(d, entries * c.m * c.n * 2), sizes(d, c.sizes),
+      workspace(d, family.workspace_bytes(parts.p, v, {c.m, c.n, c.k, 1, groups}));
   qt_args args{};
   args.m = c.m;
   args.n = c.n;
@@ -288,6 +294,8 @@ void check_groups(Device& d, const Family& family, const GroupedCase& c,
   args.b = b.tensor;
   args.d = {out.data(), nullptr, c.n, 0, c.m * c.n, 0};
   args.alpha = 0.5f;
+  args.workspace = workspace.data();
+  args.workspace_bytes = workspace.bytes();
   for (const auto landing : kLandings) {
     INFO(v.text(), " ", name_of(c.grouping), " landing ", static_cast<int>(landing));
     d.schedule(5, landing);
@@ -334,6 +342,24 @@ TEST_CASE("blackwell.gemm_sm100 by pairs of blocks is exact under every schedule
   check(d, family, {{"blocks", 2}, {"tile_n", 192}, {"stages", 3}}, {129, 200, 320, DType::f32});
 }
 
+TEST_CASE("blackwell.products share out K among blocks under every schedule") {
+  const auto& by_warps = cuda::gemm_sm120();
+  check(sm120(), by_warps, {{"tile_m", 16}, {"splits", 2}},
+        {5, 130, 672, DType::bf16, kAdds, kBias}, 3);
+  check(sm120(), by_warps, {{"tile_m", 64}, {"tile_n", 64}, {"splits", 3}},
+        {70, 96, 1312, DType::f32, kAdds, kBias, 3, 2}, 3);
+  check(sm120(), by_warps, {{"splits", 8}}, {129, 40, 288}, 2);
+  check(sm120(), by_warps, {{"tile_m", 16}, {"splits", 4}}, {5, 96, 0, DType::f32, kAdds});
+  const auto& by_tiles = cuda::gemm_sm100();
+  check(sm100(), by_tiles, {{"tile_n", 64}, {"splits", 2}},
+        {5, 130, 1376, DType::bf16, kAdds, kBias}, 3);
+  check(sm100(), by_tiles, {{"tile_n", 192}, {"sums", 1}, {"stages", 2}, {"splits", 3}},
+        {129, 200, 1184, DType::f32, kAdds, kBias, 3, 2}, 2);
+  check(sm100(), by_tiles, {{"splits", 8}}, {129, 40, 544}, 2);
+  check(sm100(), by_tiles, {{"blocks", 2}, {"tile_n", 64}, {"splits", 2}}, {200, 72, 1376}, 3);
+  check(sm100(), by_tiles, {{"tile_n", 64}, {"splits", 4}}, {5, 96, 0, DType::f32, kAdds});
+}
+
 TEST_CASE("blackwell.quantisers write tiles of scales, 0 behind a row's last block") {
   for (Device* d : {&sm120(), &sm100()}) {
     check_quantised(*d, 130, 96, 32, Copies::rows, Rounding::rne);
@@ -374,7 +400,13 @@ TEST_CASE("blackwell.products of groups are exact under every schedule") {
                {{"tile_m", 64}, {"tile_n", 64}});
   check_groups(sm120(), by_warps, {Grouping::k_grouped, 40, 70, 500, {0, 3, 260, 261, 490}},
                {{"tile_m", 64}, {"tile_n", 64}});
+  check_groups(sm120(), by_warps, {Grouping::m_contiguous, 200, 40, 480, {0, 3, 140, 140, 180}},
+               {{"tile_m", 64}, {"tile_n", 64}, {"splits", 2}});
+  check_groups(sm120(), by_warps, {Grouping::k_grouped, 40, 70, 900, {0, 3, 460, 461, 890}},
+               {{"tile_m", 64}, {"tile_n", 64}, {"splits", 3}});
   const auto& by_tiles = cuda::gemm_sm100();
+  check_groups(sm100(), by_tiles, {Grouping::k_grouped, 40, 70, 900, {0, 3, 460, 461, 890}},
+               {{"tile_n", 64}, {"splits", 2}});
   check_groups(sm100(), by_tiles, {Grouping::m_masked, 130, 40, 96, {129, 0, 5}}, {{"tile_n", 64}});
   check_groups(sm100(), by_tiles, {Grouping::k_grouped, 40, 70, 500, {0, 3, 260, 261, 490}},
                {{"tile_n", 64}, {"blocks", 2}});

@@ -220,6 +220,33 @@ TEST_CASE("simulated: the tuner goes all the way, and its timings enter no real 
         std::vector<std::string>{"0"});
   CHECK(rows(made, "SELECT count(*) FROM winner") == std::vector<std::string>{"4"});
 
+  // Products, too: by their matrix cores, and with a default whose blocks share a long K.
+  const std::string products = (home / "products.db").string();
+  const std::tuple<std::string, std::string, std::string, std::string> cases[] = {
+      {"gfx950", "m=4 n=32 k=64", "2", "hip_gemm_mfma_scale/"},
+      {"sm_120f", "m=4 n=32 k=2048", "2", "cuda_gemm_sm120/"},
+      {"sm_100f", "m=4 n=32 k=64", "1", "cuda_gemm_"},
+      {"sm_90a", "m=4 n=32 k=64", "1", "cuda_gemm_"}};
+  for (const auto& [target, sizes, candidates, family] : cases) {
+    INFO(target);
+    const auto tuned =
+        home.run({"tune", "--device", "simulated:" + target, "--db", products, "--problem",
+                  "op=gemm role=fprop " + sizes + " a_type=mxfp4 b_type=mxfp4 d_type=bf16",
+                  "--candidates", candidates, "--json"});
+    REQUIRE_MESSAGE(tuned.code == 0, tuned.err);
+    const auto line = tuned.lines().at(0);
+    const auto answer = line.at("answer").get<std::string>();
+    CHECK_MESSAGE((answer == "tuned" || answer == "default"), answer);
+    const auto plan = line.at("plan").get<std::string>();
+    CHECK_MESSAGE(plan.starts_with("gemm=" + family), plan);
+    CHECK(line.at("tried") == std::stoi(candidates));
+  }
+  CHECK(rows(products, "SELECT count(*) FROM env WHERE class NOT LIKE 'simulated %'") ==
+        std::vector<std::string>{"0"});
+  CHECK(rows(products, "SELECT count(*) FROM winner") == std::vector<std::string>{"4"});
+  CHECK(rows(products, "SELECT count(*) FROM variant WHERE text LIKE '%splits=%'") !=
+        std::vector<std::string>{"0"});
+
   // Neither a merge nor an import makes a winner of them.
   const auto merged = home.run({"db", "merge", made, "--json"});
   REQUIRE_MESSAGE(merged.code == 0, merged.err);

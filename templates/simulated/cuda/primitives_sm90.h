@@ -120,44 +120,6 @@ QT_FN void barrier_wait(u32 barrier, u32 parity) {
 QT_FN u32 cluster_rank() { return sim::machine().current->block->rank; }
 QT_FN void sync_cluster() { sim::machine().cluster_barrier(); }
 
-// ---- blocks that wait for each other
-
-namespace simulated_flags {
-
-struct LastLook {
-  const u64* flag = nullptr;
-};
-
-/// Flags that are set. The next launch finds what this one leaves, and would take it for its own.
-struct SetFlags {
-  std::map<const u64*, u64> all;
-  ~SetFlags() noexcept(false) {
-    if (!sim::machine().failed && !all.empty())
-      sim::machine().fail("the launch ends and leaves %zu flags set", all.size());
-  }
-};
-
-}  // namespace simulated_flags
-
-QT_FN void release_flag(u64* flag, u64 value) {
-  sim::require_aligned(flag, 8, "st.release");
-  *flag = value;
-  auto& set = sim::state<simulated_flags::SetFlags>(sim::Scope::launch).all;
-  if (value != 0)
-    set[flag] = value;
-  else
-    set.erase(flag);
-  sim::machine().pause(sim::Scope::block);
-}
-QT_FN u64 acquire_flag(const u64* flag) {
-  sim::require_aligned(flag, 8, "ld.acquire");
-  // The first look comes as early as it may; before another one, others run.
-  auto& last = sim::state<simulated_flags::LastLook>(sim::Scope::thread).flag;
-  if (last == flag) sim::machine().spin("ld.acquire of a flag");
-  last = flag;
-  return *static_cast<const volatile u64*>(flag);
-}
-
 // ---- bulk copies
 
 namespace simulated_copies {
