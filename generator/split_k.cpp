@@ -69,6 +69,7 @@ SplitCost split_cost(const Problem& p, const SplitTile& tile, const KSteps& step
   const double whole = std::ceil(tiles / chip);
   SplitCost out;
   out.fill = std::max(1.0, chip / std::max(tiles, 1.0));
+  out.idle = std::max(1.0, chip / std::max(tiles_of(p, rows, 128), 1.0));
   if (tile.splits == 1) return out;
   const auto length = steps.of(likely_k(p));
   const double share = static_cast<double>(ceil_div(length, tile.splits)) /

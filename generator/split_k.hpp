@@ -45,6 +45,8 @@ struct SplitCost {
   double waves = 1;  ///< of whole tiles, by whole waves: times what a model of waves gives
   double fill = 1;   ///< against a chip whose units all have work: times what a model of that gives
   double seconds = 0;  ///< besides, of each batch entry: parts that are left and joined
+  double idle = 1;  ///< fill of the tiles meant below with whole K: what to divide such a model's
+                    ///< result by, so that it stays comparable with one that knows no fill
 };
 
 /// The heuristic shares out K only where tiles of `rows` x 128 leave more than half of the `units`

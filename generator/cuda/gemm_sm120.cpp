@@ -149,9 +149,10 @@ class GemmSm120 final : public Family {
     const double raster = v.value("raster") == 8 ? 1.0 : 1.02;
     const auto shared = split_cost(p, split_tile(v), {kChunk}, parameters(p, t)[0].values[0],
                                    units > 0 ? units : kUnits);
-    return rows * columns * static_cast<double>(likely_k(p)) * reuse * loads * overlap * raster *
-               shared.fill * 1e-3 / 6.0 +
-           shared.seconds / kCostSeconds;
+    return (rows * columns * static_cast<double>(likely_k(p)) * reuse * loads * overlap * raster *
+                shared.fill * 1e-3 / 6.0 +
+            shared.seconds / kCostSeconds) /
+           shared.idle;
   }
 
  private:

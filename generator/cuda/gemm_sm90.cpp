@@ -90,6 +90,7 @@ class GemmSm90 final : public Family {
     const auto sums = tile_m / 128 * tile_n / 2;
     const auto registers =
         sums + (promote == 0 ? 0 : sums / pieces) + kOtherRegisters + (tile_m > 128 ? 8 : 0) +
+        (v.value("splits", 1) > 1 ? 8 : 0) +
         (is_gated(p.epilogue) && p.accumulate == Accumulate::accumulate ? 16 : 0);
     if (registers > kRegisters)
       return fmt::format("sums of a {} x {} tile need {} registers, {} are there", tile_m, tile_n,

@@ -207,9 +207,10 @@ class GemmMfmaScale final : public Family {
     const double scales = v.value("scales") == kNone ? 1.0 : 1.005;
     const auto shared = split_cost(p, split_tile(v), {kChunk}, parameters(p, t)[0].values[0],
                                    units > 0 ? units : kUnits);
-    return rows * columns * static_cast<double>(likely_k(p)) * reuse * overlap * raster * shape *
-               scales * shared.fill * 1e-3 +
-           shared.seconds / kCostSeconds;
+    return (rows * columns * static_cast<double>(likely_k(p)) * reuse * overlap * raster * shape *
+                scales * shared.fill * 1e-3 +
+            shared.seconds / kCostSeconds) /
+           shared.idle;
   }
 
  private:

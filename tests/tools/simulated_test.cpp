@@ -241,10 +241,12 @@ TEST_CASE("simulated: the tuner goes all the way, and its timings enter no real 
     CHECK_MESSAGE(plan.starts_with("gemm=" + family), plan);
     CHECK(line.at("tried") == std::stoi(candidates));
   }
-  CHECK(rows(products, "SELECT count(*) FROM env WHERE class NOT LIKE 'simulated %'") ==
+  CHECK(rows(products + ".simulated",
+             "SELECT count(*) FROM env WHERE class NOT LIKE 'simulated %'") ==
         std::vector<std::string>{"0"});
-  CHECK(rows(products, "SELECT count(*) FROM winner") == std::vector<std::string>{"4"});
-  CHECK(rows(products, "SELECT count(*) FROM variant WHERE text LIKE '%splits=%'") !=
+  CHECK(rows(products + ".simulated", "SELECT count(*) FROM winner") ==
+        std::vector<std::string>{"4"});
+  CHECK(rows(products + ".simulated", "SELECT count(*) FROM variant WHERE text LIKE '%splits=%'") !=
         std::vector<std::string>{"0"});
 
   // Neither a merge nor an import makes a winner of them.
