@@ -459,7 +459,8 @@ std::vector<std::pair<Problem, Plan>> grouped_plans(Device& device) {
           step.variant.values["tile_n"] = family == "cuda_gemm_e5m2" ? 160 : 128;
           step.variant.values["stages"] = 4;
           step.variant.values["raster"] = 8;
-          if (family == "cuda_gemm_int8") step.variant.values["tile_m"] = 256;
+          if (family == "cuda_gemm_int8")
+            step.variant.values["tile_m"] = 256, step.variant.values["tile_n"] = 96;
         }
         const auto status = check_plan(p, device.target(), other);
         REQUIRE_MESSAGE(status.ok(), status.message());
