@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <unordered_set>
 
@@ -220,6 +221,35 @@ std::vector<Choice> choices(const Problem& p, const Target& t, std::vector<std::
   return out;
 }
 
+// What it costs to repack operands that come in a layout of some kernel's own, where a variant
+// reads another: without it, a weight that was laid out once would be moved in every call.
+class Repacking {
+ public:
+  Repacking(const Problem& p, const Target& t) : problem_(p), target_(t) {}
+  double cost(const Choice& gemm) {
+    return cost(false, gemm.family->a_layout(problem_, gemm.variant)) +
+           cost(true, gemm.family->b_layout(problem_, gemm.variant));
+  }
+
+ private:
+  double cost(bool is_b, Layout wanted) {
+    const Layout given = is_b ? problem_.b_layout : problem_.a_layout;
+    if (type_of(problem_, is_b) != DType::mxfp4 || given == Layout::chosen ||
+        given == Layout::plain || given == wanted)
+      return 0;
+    const auto [at, is_new] = known_.try_emplace({is_b, wanted}, 0.0);
+    if (is_new)
+      if (const auto packs = choices(pack_problem(problem_, is_b, given, wanted), target_, nullptr);
+          !packs.empty())
+        at->second = packs.front().cost;
+    return at->second;
+  }
+
+  const Problem& problem_;
+  const Target& target_;
+  std::map<std::pair<bool, Layout>, double> known_;
+};
+
 // Plans in the order in which they were found, each once. There may be tens of thousands.
 class PlanList {
  public:
@@ -297,8 +327,11 @@ std::vector<Plan> enumerate(const Problem& p, const Target& t, std::size_t limit
     ranked.push_back({std::move(choice), true});
   if (multiplies(p.op)) {
     const auto whole = ranked.size();
-    for (auto& choice : choices(multiply_problem(p, Layout::chosen, Layout::chosen), t, reasons))
+    Repacking repacking(p, t);
+    for (auto& choice : choices(multiply_problem(p, Layout::chosen, Layout::chosen), t, reasons)) {
+      choice.cost += repacking.cost(choice);
       ranked.push_back({std::move(choice), false});
+    }
     // `gemm` over operands already in place is one kernel: not listed twice.
     if (p.op == Op::gemm)
       ranked.erase(ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(whole));

@@ -363,6 +363,18 @@ TEST_CASE("hip plans solve products of quantised and of high-precision operands 
   given.b_layout = Layout::aiter;
   for (const auto& other : plans(given, kTarget, 400))
     CHECK(check_plan(given, kTarget, other).ok());
+  // A weight that is laid out already is read as it is.
+  for (const auto type : {DType::mxfp4, DType::bf16}) {
+    given.a_type = type;
+    given.m = {1, 64};
+    for (const Layout layout : {Layout::plain, Layout::aiter, Layout::aiter_16x16}) {
+      given.b_layout = layout;
+      const auto direct = default_plan(given, kTarget);
+      REQUIRE(direct.ok());
+      CHECK_MESSAGE(direct->steps.size() == 1, direct->text());
+    }
+  }
+  given = gemm_problem(kTokens, kWidth, kWidth, DType::bf16);
   given.b_layout = Layout::e5m2;
   CHECK(default_plan(given, kTarget).status().code() == Code::not_supported);
   const auto older = default_plan(p, *parse_target("gfx942"));
