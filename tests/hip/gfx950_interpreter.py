@@ -90,6 +90,8 @@ class Program(Operands, Scalar, Vector, MemoryAccess):
             raise NotImplementedError(op)
         if b.startswith("v_mfma_scale_f32_"):
             return self.matrix(w, b, o, m)
+        if b.startswith("v_mfma_f32_16x16x32_"):
+            return self.wide_matrix(w, b, o, m)
         if b.startswith("v_"):
             return self.execute_vector(w, b, o, m)
         if b.startswith("ds_"):

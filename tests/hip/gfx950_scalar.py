@@ -92,6 +92,9 @@ class Scalar:
             bit = (self.scalar(w, o[0]) >> (self.scalar(w, o[1]) & 31)) & 1
             w.scc = int(bit == int(b[8]))
             return None
+        if b in ("s_bitset0_b32", "s_bitset1_b32"):
+            bit, old = 1 << (self.scalar(w, o[1]) & 31), self.scalar(w, o[0])
+            return put(w, o[0], old | bit if b[8] == "1" else old & ~bit)
         width = 63 if wide else 31
         sized = lambda a: signed(a, width + 1)  # noqa: E731
         results = {
@@ -111,7 +114,7 @@ class Scalar:
             "lshl4": lambda: (x[0] << 4) + x[1], "brev": lambda: int(f"{x[0]:032b}"[::-1], 2),
         }
         name = b.split("_")[1]
-        if name in ("ff1", "flbit", "sext", "bitset1", "bitset0", "pack", "wqm", "quadmask",
+        if name in ("ff1", "flbit", "sext", "pack", "wqm", "quadmask",
                     "getpc", "setpc", "swappc"):
             raise NotImplementedError(f"{b} {o}")
         if name not in results or b.startswith("s_bcnt1_i32_b64") and False:

@@ -96,11 +96,11 @@ class Vector:
             x, y = (f(1).view(U32), f(2).view(U32)) if modified else (u(1), u(2))
             return self.set(w, o[0], np.where(chosen, y, x))
         if b in ("v_add_co_u32", "v_addc_co_u32", "v_sub_co_u32", "v_subb_co_u32",
-                 "v_subrev_co_u32"):
+                 "v_subrev_co_u32", "v_subbrev_co_u32"):
             x, y = u(2).astype(I64), u(3).astype(I64)
             carry = (mask_of(self.scalar64(w, o[4])).astype(I64) if len(o) > 4
                      else np.zeros(LANES, I64))
-            r = x + y + carry if "add" in b else y - x if "rev" in b else x - y - carry
+            r = x + y + carry if "add" in b else y - x - carry if "rev" in b else x - y - carry
             self.set_scalar64(w, o[1], bits_of((r < 0) | (r >> 32 > 0)) & w.exec)
             return self.set(w, o[0], r.astype(U64).astype(U32))
         simple = {
@@ -151,6 +151,18 @@ class Vector:
             if "op_sel" in m:
                 raise NotImplementedError(f"{b} {m}")
             return self.set(w, o[0], simple[b]())
+        if b in ("v_cvt_scalef32_pk_bf16_fp4", "v_cvt_scalef32_sr_pk_fp4_f32"):
+            select = self.list_of(m, "op_sel", [0, 0, 0, 0])
+            if (f(len(o) - 1) != 1).any():
+                raise NotImplementedError(f"{b} of another scale than 1")
+            if "pk_bf16" in b:
+                pair = E2M1[(u(1) >> U32(8 * (select[0] + 2 * select[1])))[:, None]
+                            >> np.array([0, 4], U32) & U32(15)].astype(F32)
+                return self.set(w, o[0], bf16_rne(pair[:, 0]) | bf16_rne(pair[:, 1]) << U32(16))
+            if any(select):
+                raise NotImplementedError(f"{b} {m}")
+            codes = [self.stochastic(self.u(w, o[1], k).view(F32), u(2)) for k in range(2)]
+            return self.set(w, o[0], u(0) & U32(0xFFFFFF00) | codes[0] | codes[1] << U32(4))
         if b == "v_perm_b32":
             both = u(1).astype(U64) << U64(32) | u(2)
             out = np.zeros(LANES, U32)
@@ -206,6 +218,17 @@ class Vector:
         raise NotImplementedError(f"{b} {o} {m}")
 
     @staticmethod
+    def stochastic(x, seed):
+        """E2M1 codes of x by the seed's top 22 bits, as AMD's host reference has it."""
+        y = np.minimum(np.abs(x.astype(F64)), 6)
+        step = np.where(y < 2, 0.5, np.where(y < 4, 1.0, 2.0))
+        first = np.where(y < 2, 0, np.where(y < 4, 4, 6))
+        base = np.where(y < 2, 0.0, np.where(y < 4, 2.0, 4.0))
+        noise = (seed >> U32(10)).astype(F64) * 2.0**-22
+        code = np.minimum(first + np.floor((y - base) / step + noise), 7).astype(U32)
+        return code | np.signbit(x).astype(U32) << U32(3)
+
+    @staticmethod
     def fused(a, b, c):
         # The product is exact in binary64; its sum is rounded to odd, which the second rounding
         # needs.
@@ -241,6 +264,31 @@ class Vector:
                            else x[0] * x[1])
         for k in range(2):
             self.set(w, o[0], results[k].astype(F32).view(U32), k)
+
+    def wide_matrix(self, w, b, o, m):
+        """16 x 16 x 32 of bf16 or f16: all of K summed exactly, then one rounding."""
+        if m:
+            raise NotImplementedError(f"{b} {m}")
+
+        def operand(k):
+            halves = np.stack([self.u(w, o[k], q) for q in range(4)], 1).copy().view(np.uint16)
+            values = ((halves.astype(U32) << U32(16)).view(F32) if b.endswith("bf16")
+                      else halves.view(np.float16)).astype(F64)
+            out = np.empty((16, 32))
+            for lane in range(LANES):
+                out[lane % 16, lane // 16 * 8:lane // 16 * 8 + 8] = values[lane]
+            return out
+
+        products = operand(1) @ operand(2).T
+        lanes = np.arange(LANES)
+        kind, first, _ = self.register(o[0])
+        sums = [(self.u(w, o[3], q).view(F32) if self.register(o[3]) else np.zeros(LANES, F32))
+                for q in range(4)]
+        for q in range(4):
+            number = first + q + (256 if kind == "a" else 0)
+            self.check_ready(w, number)
+            exact = sums[q].astype(F64) + products[4 * (lanes // 16) + q, lanes % 16]
+            w.v[number] = exact.astype(F32).view(U32)
 
     def matrix(self, w, b, o, m):
         size, depth = (16, 128) if "16x16x128" in b else (32, 64)

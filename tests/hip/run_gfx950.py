@@ -22,6 +22,7 @@ from gfx950_state import E2M1, Fault, Memory, bf16_rne
 
 FLAGS = ("-x hip --offload-arch=gfx950 --cuda-device-only --no-gpu-bundle-output -nogpulib "
          "-nogpuinc -mcode-object-version=5 -std=c++17 -O3 -ffp-contract=off").split()
+NOISE_SEED = 7
 
 
 def tensor(data=0, scales=0, ld=0, scale_ld=0):
@@ -32,7 +33,7 @@ def arguments(m, n, k, a, b, c, d, bias=0, alpha=1.0, beta=0.0, sign_mask=(0,) *
     """qt_args of templates/args.h, and the block counts that the runtime puts behind it."""
     out = struct.pack("<qqqqqQ", m, n, k, 1, 1, 0) + a + b + c + d + tensor() + tensor() + tensor()
     out += struct.pack("<QQf4xQff", bias, 0, 0.0, 0, alpha, beta)
-    out += struct.pack("<QQ8IIIQQqqqQq", 7, 9, *sign_mask, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    out += struct.pack("<QQ8IIIQQqqqQq", NOISE_SEED, 9, *sign_mask, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     return out
 
 
@@ -146,6 +147,29 @@ def run_product(qturn, folder, random, m, n, k):
     return kernel, count, seconds, int((got != want).sum()), m * n
 
 
+def run_weight_only(qturn, folder, random, m, n, k):
+    text = steps_of(qturn, "--problem",
+                    f"op=gemm role=fprop m=1..{m} n={n} k={k} a_type=bf16 b_type=mxfp4 d_type=bf16")
+    text = text[next(iter(text))]
+    kernel = Object(text, entry_of(text), folder)
+    b, b_scales = operand(random, n, k)
+    width = b.shape[1] * 2
+    a = random.integers(-16, 17, (m, width)).astype(np.float32) / 8
+    memory = Memory()
+    place = [memory.allocate(x) for x in (bf16_rne(a).astype(np.uint16), b, b_scales,
+                                          np.full((m, n), 0xFFFF, np.uint16))]
+    tile_m, tile_n, stages = (config_of(text, x) for x in ("tile_m", "tile_n", "stages"))
+    lds = stages * (tile_m * 256 + tile_n * 64 + (tile_n + 63) // 64 * 256)
+    args = arguments(m, n, k, tensor(place[0], 0, width, 0),
+                     tensor(place[1], place[2], width, width // 32), tensor(),
+                     tensor(place[3], 0, n, 0))
+    grid = (-(-m // tile_m) * -(-n // tile_n), 1, 1)
+    count, seconds = kernel.run(memory, grid, 256, args, lds)
+    want = bf16_rne((a[:, :k] @ values_of(b, b_scales, k).T).astype(np.float32))
+    got = memory.read(place[3], m * n * 2).view(np.uint16).reshape(m, n)
+    return kernel, count, seconds, int((got != want).sum()), m * n
+
+
 def hadamard(x, g):
     """Stages h = 1, 2, ... in binary32, then one product, as the contract says."""
     y, h = x.reshape(-1, g).astype(np.float32), 1
@@ -156,8 +180,38 @@ def hadamard(x, g):
     return (y * np.float32(1 / np.sqrt(np.float64(g)))).reshape(x.shape)
 
 
-def run_quantize(qturn, folder, random, m, k, g):
-    text = steps_of(qturn, "--op", "quantize", "--shape", f"{m}x{k}", "--rotation", str(g))
+def philox4x32_7(calls):
+    """Words [calls, 4] of NOISE_SEED and of stream and operand 0."""
+    c = [calls.astype(np.uint64), *(np.zeros(calls.shape, np.uint64) for _ in range(3))]
+    low, key = np.uint64(0xFFFFFFFF), [NOISE_SEED, 0]
+    for _ in range(7):
+        p = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
+        c = [p[1] >> np.uint64(32) ^ c[1] ^ np.uint64(key[0]), p[1] & low,
+             p[0] >> np.uint64(32) ^ c[3] ^ np.uint64(key[1]), p[0] & low]
+        key = [(key[0] + 0x9E3779B9) & 0xFFFFFFFF, (key[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return np.stack(c, 1)
+
+
+def codes_of(magnitude, rounding):
+    """Of magnitudes [m, k] on the grid of codes, without signs."""
+    code = np.zeros(magnitude.shape, np.uint8)
+    if rounding == "rne":
+        for i, tie in enumerate((0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)):
+            code += ((magnitude > tie) | ((magnitude == tie) & (i % 2 == 1))).astype(np.uint8)
+        return code
+    # sr_cvt_scalef32: a word for two neighbours, whose top 22 bits are added.
+    words = philox4x32_7(np.arange(magnitude.size // 8)).reshape(-1)
+    noise = np.repeat(words >> np.uint64(10), 2).reshape(magnitude.shape) * 2.0**-22
+    for i, (below, above) in enumerate(zip(E2M1[:7], E2M1[1:8])):
+        code[magnitude >= below] = i
+        code += ((magnitude >= below) & (magnitude < above)
+                 & ((magnitude - below) / (above - below) + noise >= 1)).astype(np.uint8)
+    return np.where(magnitude >= 6, 7, code).astype(np.uint8)
+
+
+def run_quantize(qturn, folder, random, m, k, g, rounding="rne"):
+    text = steps_of(qturn, "--op", "quantize", "--shape", f"{m}x{k}", "--rotation", str(g),
+                    "--rounding", rounding)
     text = text[next(iter(text))]
     kernel = Object(text, entry_of(text), folder)
     x = (random.standard_normal((m, k)) * random.choice([1e-3, 1, 50], (m, 1))).astype(np.float32)
@@ -176,11 +230,8 @@ def run_quantize(qturn, folder, random, m, k, g):
     # RCEIL: the least power of two with largest / 2^e <= 6.
     exponent = np.ceil(np.log2(largest.astype(np.float64) / 6)).astype(int)
     magnitude = np.abs(y.astype(np.float64)) / np.ldexp(1.0, exponent)[:, :, None]
-    code = np.zeros(magnitude.shape, np.uint8)
-    for i, tie in enumerate((0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)):
-        code += ((magnitude > tie) | ((magnitude == tie) & (i % 2 == 1))).astype(np.uint8)
-    code |= np.signbit(y).astype(np.uint8) << 3
-    code = code.reshape(m, k)
+    code = codes_of(magnitude.reshape(m, k), rounding)
+    code |= np.signbit(y).reshape(m, k).astype(np.uint8) << 3
     codes = memory.read(place[1], m * k // 2).reshape(m, k // 2)
     scales = memory.read(place[2], m * k // 32).reshape(m, k // 32)
     wrong = int((codes != (code[:, 0::2] | code[:, 1::2] << 4)).sum())
@@ -196,8 +247,10 @@ def main():
     qturn, random, failed = sys.argv[1], np.random.default_rng(1), False
     with tempfile.TemporaryDirectory() as folder:
         for run, shape in ((run_quantize, (5, 320, 32)), (run_quantize, (3, 256, 128)),
+                           (run_quantize, (5, 320, 32, "sr_cvt_scalef32")),
                            (run_product, (70, 96, 416)), (run_product, (16, 130, 672)),
-                           (run_product, (200, 150, 128))):
+                           (run_product, (200, 150, 128)), (run_weight_only, (7, 130, 416)),
+                           (run_weight_only, (70, 96, 672))):
             kernel, count, seconds, wrong, of = run(qturn, folder, random, *shape)
             print(f"{kernel.entry} {'x'.join(map(str, shape))}: {count} wave instructions in "
                   f"{seconds:.1f} s, {wrong} of {of} differ")
