@@ -345,10 +345,15 @@ TEST_CASE("blackwell.gemm_sm100 by pairs of blocks is exact under every schedule
 TEST_CASE("blackwell.products share out K among blocks under every schedule") {
   const auto& by_warps = cuda::gemm_sm120();
   check(sm120(), by_warps, {{"tile_m", 16}, {"splits", 2}}, {5, 130, 672, DType::bf16}, 2);
-  // With fewer steps than parts, and none, too.
-  for (const std::int64_t k : {1312, 160, 0})
-    check(sm120(), by_warps, {{"tile_m", 64}, {"tile_n", 64}, {"splits", 3}},
-          {70, 96, k, DType::f32, kAdds, kBias, 3, 2}, 2);
+  // With fewer steps than parts, and none, too; entries of a batch, of one tile, side by side.
+  const Shape tiles{70, 96, 1312, DType::f32, kAdds, kBias, 3, 2};
+  Shape one = tiles;
+  one.m = 60, one.n = 50;
+  check(sm120(), by_warps, {{"tile_m", 64}, {"tile_n", 64}, {"splits", 3}}, tiles, 4);
+  for (const std::int64_t k : {672, 160, 0}) {
+    one.k = k;
+    check(sm120(), by_warps, {{"tile_m", 64}, {"tile_n", 64}, {"splits", 3}}, one, 4);
+  }
   const auto& by_tiles = cuda::gemm_sm100();
   for (const std::int64_t k : {1184, 288, 0})
     check(sm100(), by_tiles, {{"tile_n", 192}, {"sums", 1}, {"stages", 2}, {"splits", 3}},
