@@ -41,12 +41,13 @@ Winner read_winner(const Query& query) {
 // Trials `t` with env `e`, problem `p` and plan `l`; read by read_trials.
 std::string trial_select() {
   return fmt::format(
-      "SELECT t.env_id, p.key, l.text, {} FROM trial t JOIN env e ON e.id = t.env_id "
+      "SELECT t.env_id, p.key, l.text, {}, t.rowid FROM trial t JOIN env e ON e.id = t.env_id "
       "JOIN problem p ON p.id = t.problem_id JOIN plan l ON l.id = t.plan_id WHERE {} ",
       rows::trial_columns("t."), rows::live_trial("main"));
 }
 
-Status read_trials(Connection& connection, Query& query, std::vector<Trial>& out) {
+Status read_trials(Connection& connection, Query& query, std::vector<Trial>& out,
+                   std::int64_t* last = nullptr) {
   const auto envs = rows::read_envs(connection);
   if (!envs.ok()) return envs.status();
   while (query.next()) {
@@ -57,6 +58,7 @@ Status read_trials(Connection& connection, Query& query, std::vector<Trial>& out
     trial.problem = query.text(1);
     trial.plan = query.text(2);
     out.push_back(std::move(trial));
+    if (last) *last = query.integer(query.columns() - 1);
   }
   return query.status();
 }
@@ -156,6 +158,21 @@ Result<std::vector<Trial>> Database::recent_trials(std::string_view target, std:
     return read_trials(c, query, out);
   });
   if (!status.ok()) return status;
+  return out;
+}
+
+Result<std::vector<Trial>> Database::trials_after(std::int64_t& last, std::size_t limit) {
+  std::vector<Trial> out;
+  std::int64_t reached = last;
+  Status status = state().read([&](Connection& c) {
+    out.clear();
+    reached = last;
+    static const std::string sql = trial_select() + "AND t.rowid > ? ORDER BY t.rowid LIMIT ?";
+    Query query(c, sql, last, limit);
+    return read_trials(c, query, out, &reached);
+  });
+  if (!status.ok()) return status;
+  last = reached;
   return out;
 }
 

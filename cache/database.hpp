@@ -165,6 +165,9 @@ class Database {
                                     std::string_view performance_class);
   /// Of every class of a target, for surrogates and seeds; stops after `limit`, newest first.
   Result<std::vector<Trial>> recent_trials(std::string_view target, std::size_t limit);
+  /// In the order in which they were added, after the row `last`, at most `limit`; `last` becomes
+  /// the last one's, or stays where there is none. 0: from the first.
+  Result<std::vector<Trial>> trials_after(std::int64_t& last, std::size_t limit);
   /// Every problem and class with trials that are evidence.
   Result<std::vector<Undecided>> measured();
   /// Whether an admission trial of this family and revision ended ok on such a device: of the same

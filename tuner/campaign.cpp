@@ -134,6 +134,24 @@ std::vector<Item> Campaign::items_of(std::size_t shard) const {
   return out;
 }
 
+std::vector<CampaignLot> Campaign::lots() const {
+  std::map<std::string, CampaignLot> by_site;
+  for (const auto& problem : problems) {
+    auto site = site_of(problem.item.problem);
+    if (site.empty()) site = problem.item.problem.key();
+    auto& lot = by_site[fmt::format("{} {}", problem.shard, site)];
+    lot.shard = problem.shard;
+    lot.seconds += problem.compile_seconds + problem.device_seconds;
+    lot.problems.push_back(problem);
+  }
+  std::vector<CampaignLot> out;
+  for (auto& [site, lot] : by_site) out.push_back(std::move(lot));
+  std::stable_sort(out.begin(), out.end(), [](const CampaignLot& a, const CampaignLot& b) {
+    return a.seconds > b.seconds;
+  });
+  return out;
+}
+
 Result<Campaign> parse_campaign(std::string_view text) {
   const auto json = OrderedJson::parse(text, nullptr, false);
   if (!json.is_object() || !json.contains("quarterturn_campaign"))

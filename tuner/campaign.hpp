@@ -33,6 +33,13 @@ struct CampaignSearch {
   bool operator==(const CampaignSearch&) const = default;
 };
 
+/// Problems that one worker does together, as they share a prepared weight.
+struct CampaignLot {
+  std::size_t shard = 0;
+  double seconds = 0;  ///< estimated, of one core and the device
+  std::vector<CampaignProblem> problems;
+};
+
 struct Campaign {
   std::string target;  ///< Target::key: a worker on another one refuses
   CampaignSearch search;
@@ -46,6 +53,8 @@ struct Campaign {
   /// Names the campaign by what it says: 12 hex digits.
   std::string id() const;
   std::vector<Item> items_of(std::size_t shard) const;
+  /// All problems, the longest lot first: always in the same order.
+  std::vector<CampaignLot> lots() const;
 };
 
 /// invalid_argument names what is wrong, newer_version: a later version wrote it.

@@ -76,15 +76,15 @@ bool is_entry(std::string_view name) {
          std::all_of(ending.begin(), ending.end(), [](char c) { return c >= 'a' && c <= 'z'; });
 }
 
-struct Member {
+struct TarMember {
   std::string name;
   std::string_view bytes;
 };
 
-Result<std::vector<Member>> members_of(std::string_view archive, const std::string& file) {
+Result<std::vector<TarMember>> members_of(std::string_view archive, const std::string& file) {
   const Status damaged(Code::damaged,
                        fmt::format("{} holds other things than code; remove it", file));
-  std::vector<Member> out;
+  std::vector<TarMember> out;
   for (std::size_t at = 0; at + kBlock <= archive.size();) {
     Header header;
     std::memcpy(&header, archive.data() + at, kBlock);
@@ -98,8 +98,8 @@ Result<std::vector<Member>> members_of(std::string_view archive, const std::stri
         std::from_chars(header.size, header.size + 11, size, 8).ec == std::errc() &&
         size <= archive.size() - at;
     if (!sound) return damaged;
-    Member member{std::string(header.name, strnlen(header.name, sizeof header.name)),
-                  archive.substr(at, size)};
+    TarMember member{std::string(header.name, strnlen(header.name, sizeof header.name)),
+                     archive.substr(at, size)};
     if (member.name != kPlans && !is_entry(member.name)) return damaged;
     out.push_back(std::move(member));
     at += (size + kBlock - 1) / kBlock * kBlock;

@@ -274,10 +274,6 @@ Status copy_durably(const std::string& from, const std::string& to) {
   return unread ? Status(Code::io_error, fmt::format("{} cannot be read", from)) : status;
 }
 
-bool is_finished(const Winner& winner) {
-  return winner.certificate.find("search=unfinished") == std::string::npos;
-}
-
 Result<MergeReport> adopt(Database& into, const std::string& from) {
   auto theirs = Database::open_snapshot(from);
   if (!theirs.ok()) return theirs.status();
@@ -285,18 +281,11 @@ Result<MergeReport> adopt(Database& into, const std::string& from) {
   if (!report.ok()) return report;
   const auto targets = theirs->targets();
   if (!targets.ok()) return targets.status();
-  std::vector<Winner> wanted;
   for (const auto& target : *targets) {
-    auto winners = theirs->winners(target);
+    const auto winners = theirs->winners(target);
     if (!winners.ok()) return winners.status();
-    for (auto& winner : *winners) {
-      const auto ours = into.winner_of(winner.problem, target, winner.env->performance_class);
-      if (!ours.ok()) return ours.status();
-      if (!ours->has_value() || (!is_finished(**ours) && is_finished(winner)))
-        wanted.push_back(std::move(winner));
-    }
+    if (auto status = adopt_winners(into, *winners); !status.ok()) return status;
   }
-  if (auto status = into.set_winners(wanted); !status.ok()) return status;
   return report;
 }
 

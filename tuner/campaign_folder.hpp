@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "cache/database.hpp"
+#include "cache/shared_store.hpp"
 #include "tuner/campaign.hpp"
 
 namespace quarterturn {
@@ -98,8 +99,5 @@ Status copy_durably(const std::string& from, const std::string& to);
 /// Adds everything in `from` to `into`: trials by union, and winners where there is none yet or one
 /// whose search was not finished.
 Result<MergeReport> adopt(Database& into, const std::string& from);
-
-/// Whether a winner's search came to its end.
-bool is_finished(const Winner& winner);
 
 }  // namespace quarterturn

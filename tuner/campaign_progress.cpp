@@ -53,9 +53,27 @@ void note_troubles(const SeenHeartbeat& seen, std::vector<std::string>& notes) {
 // What the heartbeats say, by shard; the latest last.
 using Heard = std::map<std::size_t, std::vector<SeenHeartbeat>>;
 
-Result<Heard> hear(const Campaign& campaign, const CampaignFolder& folder) {
+// A worker that spoke in both places counts once, by what it said last.
+void add_heard(std::vector<SeenHeartbeat>& all, SeenHeartbeat seen) {
+  for (auto& known : all)
+    if (known.heartbeat.worker == seen.heartbeat.worker &&
+        known.heartbeat.shard == seen.heartbeat.shard) {
+      if (seen.age <= known.age) known = std::move(seen);
+      return;
+    }
+  all.push_back(std::move(seen));
+}
+
+Result<Heard> hear(const Campaign& campaign, const CampaignFolder& folder,
+                   const leases::CampaignView& view) {
   auto all = folder.heartbeats();
   if (!all.ok()) return all.status();
+  for (const auto& worker : view.workers) {
+    auto heartbeat = parse_heartbeat(worker.heartbeat);
+    if (!heartbeat.ok()) continue;
+    const double skew = 1e-9 * static_cast<double>(heartbeat->written) - worker.seen;
+    add_heard(*all, {std::move(*heartbeat), worker.age, skew});
+  }
   // Of an earlier plan under the same name, whose trials count all the same.
   std::erase_if(*all, [id = campaign.id()](const SeenHeartbeat& seen) {
     return seen.heartbeat.campaign != id;
@@ -67,24 +85,49 @@ Result<Heard> hear(const Campaign& campaign, const CampaignFolder& folder) {
   return out;
 }
 
+// By problem: why it has no answer, as a worker said last.
+std::map<std::string, std::string> failure_reasons(const Heard& heard) {
+  std::map<std::string, std::string> out;
+  for (const auto& [shard, seen] : heard)
+    for (const auto& one : seen)
+      for (const auto& failure : one.heartbeat.failures) out[failure.problem] = failure.reason;
+  return out;
+}
+
+Result<leases::CampaignView> view_of(const Campaign& campaign, SharedStore* store) {
+  if (!store) return leases::CampaignView{};
+  return leases::view(store->connection(), campaign.id());
+}
+
 }  // namespace
 
-Result<CampaignProgress> progress_of(const Campaign& campaign, const CampaignFolder& folder) {
+Result<CampaignProgress> progress_of(const Campaign& campaign, const CampaignFolder& folder,
+                                     SharedStore* store) {
   const auto copies = folder.databases();
   if (!copies.ok()) return copies.status();
-  const auto heard = hear(campaign, folder);
+  const auto view = view_of(campaign, store);
+  if (!view.ok()) return view.status();
+  const auto heard = hear(campaign, folder, *view);
   if (!heard.ok()) return heard.status();
   CampaignProgress out;
-  std::vector<std::set<std::string>> answered(campaign.shards);
+  out.lots = view->lots;
+  // A worker that leases does problems of any shard.
+  std::set<std::string> answered;
+  if (store) {
+    const auto theirs = store->answered(campaign.target);
+    if (!theirs.ok()) return theirs.status();
+    answered.insert(theirs->begin(), theirs->end());
+    for (const auto& worker : view->workers) out.trials += worker.trials;
+  }
   out.shards.resize(campaign.shards);
   for (const auto& copy : *copies) {
-    if (copy.shard >= campaign.shards) continue;
     const auto content = content_of(copy.path, campaign.target);
     if (!content.ok()) {
       out.notes.push_back(fmt::format("{}: {}", copy.path, content.status().message()));
       continue;
     }
-    answered[copy.shard].insert(content->answered.begin(), content->answered.end());
+    answered.insert(content->answered.begin(), content->answered.end());
+    if (copy.shard >= campaign.shards) continue;
     // Later copies of a shard hold what earlier ones did.
     auto& trials = out.shards[copy.shard].trials;
     trials = std::max(trials, content->trials);
@@ -92,8 +135,10 @@ Result<CampaignProgress> progress_of(const Campaign& campaign, const CampaignFol
   std::set<std::string> classes;
   double spent = 0, estimated = 0;
   for (const auto& [shard, seen] : *heard) {
-    if (shard >= campaign.shards) continue;
-    auto& one = out.shards[shard];
+    // Workers that only lease have numbers above the shards'.
+    ShardProgress of_no_shard;
+    auto& one = shard < campaign.shards ? out.shards[shard] : of_no_shard;
+    out.workers.insert(out.workers.end(), seen.begin(), seen.end());
     for (const auto& s : seen) {
       one.compiled += s.heartbeat.compiled;
       if (!s.heartbeat.performance_class.empty() && s.heartbeat.stage == "tune")
@@ -110,8 +155,11 @@ Result<CampaignProgress> progress_of(const Campaign& campaign, const CampaignFol
     one.job = last.heartbeat.job;
     one.now = last.heartbeat.now;
     one.age = last.age;
-    out.running += state_of(last) == "running";
-    note_troubles(last, out.notes);
+    for (const auto& s : seen)
+      if (&s == &last || store) {
+        out.running += state_of(s) == "running";
+        note_troubles(s, out.notes);
+      }
   }
   std::sort(out.notes.begin(), out.notes.end());
   out.notes.erase(std::unique(out.notes.begin(), out.notes.end()), out.notes.end());
@@ -122,19 +170,20 @@ Result<CampaignProgress> progress_of(const Campaign& campaign, const CampaignFol
         "each a campaign of its own (sbatch's --constraint tells them apart)",
         out.classes.size()));
   if (estimated > 0) out.pace = spent / estimated;
+  std::stable_sort(out.workers.begin(), out.workers.end(),
+                   [](const auto& a, const auto& b) { return a.age > b.age; });
+  const auto why = failure_reasons(*heard);
   for (const auto& problem : campaign.problems) {
     auto& shard = out.shards[problem.shard];
     const auto key = problem.item.problem.key();
     ++shard.problems;
-    if (answered[problem.shard].count(key) > 0) {
+    if (answered.count(key) > 0) {
       ++shard.answered;
       continue;
     }
     shard.left += out.pace * (problem.compile_seconds + problem.device_seconds);
-    const auto seen = heard->find(problem.shard);
-    if (seen == heard->end()) continue;
-    for (const auto& failure : seen->second.back().heartbeat.failures)
-      if (failure.problem == key) out.failures.push_back(failure);
+    if (const auto known = why.find(key); known != why.end())
+      out.failures.push_back({key, known->second});
   }
   double left = 0, longest = 0;
   for (std::size_t i = 0; i < out.shards.size(); ++i) {
@@ -142,7 +191,7 @@ Result<CampaignProgress> progress_of(const Campaign& campaign, const CampaignFol
     shard.shard = i;
     out.problems += shard.problems;
     out.answered += shard.answered;
-    out.trials += shard.trials;
+    if (!store) out.trials += shard.trials;
     left += shard.left;
     longest = std::max(longest, shard.left);
   }
@@ -154,14 +203,43 @@ Result<CampaignProgress> progress_of(const Campaign& campaign, const CampaignFol
 namespace {
 
 // Why a problem of a shard has no answer.
-std::string reason_for(const std::string& key, std::size_t shard, const Heard& heard) {
+std::string reason_for(const std::string& key, std::size_t shard, const Heard& heard,
+                       const std::map<std::string, std::string>& why) {
+  if (const auto known = why.find(key); known != why.end()) return known->second;
   const auto found = heard.find(shard);
   if (found == heard.end()) return fmt::format("nobody began shard {}", shard);
-  const auto& last = found->second.back();
-  for (auto seen = found->second.rbegin(); seen != found->second.rend(); ++seen)
-    for (const auto& failure : seen->heartbeat.failures)
-      if (failure.problem == key) return failure.reason;
-  return fmt::format("shard {} is not done: {}", shard, state_of(last));
+  return fmt::format("shard {} is not done: {}", shard, state_of(found->second.back()));
+}
+
+// Left files, of workers that ended while the store was away.
+Status upload_copies(const std::vector<CampaignFolder::Copy>& copies, SharedStore& store,
+                     Collected& out) {
+  for (const auto& copy : copies) {
+    auto database = Database::open_snapshot(copy.path);
+    if (!database.ok()) return database.status();
+    UploadMark mark;
+    const auto report = store.upload(*database, mark, SharedStore::Tombstones::left_out);
+    if (report.ok()) out.uploaded += report->trials;
+    if (report.ok()) continue;
+    // Readers may not; the files hold everything all the same.
+    if (report.status().code() != Code::read_only && report.status().code() != Code::not_supported)
+      return report.status();
+    out.not_uploaded = report.status().message();
+  }
+  return {};
+}
+
+Result<std::set<std::string>> download_campaign(const Campaign& campaign, SharedStore& store,
+                                                Database& into, Collected& out) {
+  StoreFilter filter{campaign.target, {}};
+  for (const auto& problem : campaign.problems)
+    filter.problems.push_back(problem.item.problem.key());
+  const auto report = store.download(into, filter);
+  if (!report.ok()) return report.status();
+  out.trials += report->new_trials;
+  const auto answered = store.answered(campaign.target);
+  if (!answered.ok()) return answered.status();
+  return std::set<std::string>(answered->begin(), answered->end());
 }
 
 // An answer that rests on what an interrupted search left serves, and the search goes on later.
@@ -181,10 +259,13 @@ Status mark_unfinished(Database& database, const std::string& target,
 
 }  // namespace
 
-Result<Collected> collect(const Campaign& campaign, const CampaignFolder& folder, Database& into) {
+Result<Collected> collect(const Campaign& campaign, const CampaignFolder& folder, Database& into,
+                          SharedStore* store) {
   const auto copies = folder.databases();
   if (!copies.ok()) return copies.status();
-  const auto heard = hear(campaign, folder);
+  const auto view = view_of(campaign, store);
+  if (!view.ok()) return view.status();
+  const auto heard = hear(campaign, folder, *view);
   if (!heard.ok()) return heard.status();
   std::set<std::string> answered, before;
   {
@@ -206,10 +287,17 @@ Result<Collected> collect(const Campaign& campaign, const CampaignFolder& folder
     out.trials += report->trials;
     out.conflicts += report->conflicts;
   }
+  if (store) {
+    if (auto status = upload_copies(*copies, *store, out); !status.ok()) return status;
+    auto theirs = download_campaign(campaign, *store, into, out);
+    if (!theirs.ok()) return theirs.status();
+    answered.merge(*theirs);
+  }
   const auto decided = redecide(into);
   if (!decided.ok()) return decided.status();
   out.decided = *decided;
   std::set<std::string> unfinished;
+  const auto why = failure_reasons(*heard);
   for (const auto& problem : campaign.problems) {
     const auto key = problem.item.problem.key();
     ++out.problems;
@@ -217,7 +305,7 @@ Result<Collected> collect(const Campaign& campaign, const CampaignFolder& folder
       ++out.answered;
       continue;
     }
-    out.missing.push_back({key, reason_for(key, problem.shard, *heard)});
+    out.missing.push_back({key, reason_for(key, problem.shard, *heard, why)});
     if (before.count(key) == 0) unfinished.insert(key);
   }
   if (auto status = mark_unfinished(into, campaign.target, unfinished); !status.ok()) return status;

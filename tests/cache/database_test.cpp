@@ -82,6 +82,25 @@ TEST_CASE("database.add_trials stores all or none") {
   CHECK(db.info()->trials == 3);
 }
 
+TEST_CASE("database.trials_after gives each trial once, in the order in which they came") {
+  auto db = memory();
+  std::int64_t last = 0;
+  CHECK(db.trials_after(last, 10)->empty());
+  CHECK(last == 0);
+  for (const int i : {3, 1, 2}) REQUIRE(db.add_trial(of("p", i)).ok());
+  const auto first = db.trials_after(last, 2);
+  REQUIRE(first->size() == 2);
+  CHECK(first->front().uuid == test::uuid(3));
+  const auto rest = db.trials_after(last, 2);
+  REQUIRE(rest->size() == 1);
+  CHECK(rest->front().uuid == test::uuid(2));
+  REQUIRE(db.add_trial(of("q", 4)).ok());
+  CHECK(db.trials_after(last, 2)->front().problem == "q");
+  const auto end = last;
+  CHECK(db.trials_after(last, 2)->empty());
+  CHECK(last == end);
+}
+
 TEST_CASE("database.add_tombstone takes back a trial, a campaign or a machine") {
   auto db = memory();
   for (int i = 1; i <= 6; ++i) {

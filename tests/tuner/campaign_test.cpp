@@ -124,6 +124,22 @@ TEST_CASE("campaign.problems of one weight stay together and shards are even, ho
   CHECK(divide("x86-64-v3", {}, {}, 7, 8).shards == 0);
 }
 
+TEST_CASE("campaign.lots hold problems of one weight, all of them, the longest first") {
+  const auto campaign = divide("x86-64-v3", {}, estimates(30), 7, 8);
+  const auto lots = campaign.lots();
+  REQUIRE(lots.size() == 30);
+  std::size_t problems = 0;
+  for (std::size_t i = 0; i < lots.size(); ++i) {
+    problems += lots[i].problems.size();
+    if (i > 0) CHECK(lots[i].seconds <= lots[i - 1].seconds);
+    for (const auto& p : lots[i].problems) {
+      CHECK(site_of(p.item.problem) == site_of(lots[i].problems.front().item.problem));
+      CHECK(p.shard == lots[i].shard);
+    }
+  }
+  CHECK(problems == campaign.problems.size());
+}
+
 TEST_CASE("campaign.its text comes back, a problem a line, and names what is wrong") {
   CampaignSearch search{12, 30.5, "predicted", 4};
   const auto campaign = divide("x86-64-v3", search, estimates(4), 2, 1);

@@ -45,6 +45,10 @@ constexpr const char* kClusterFooter = R"(A campaign, from a login node:
   qturn cluster status llama.campaign
   qturn cluster collect llama.campaign -o tuned.db --publish /shared/quarterturn --key publishing.key
 
+Workers that share a PostgreSQL database lease problems one after the other (docs/cluster.md):
+  qturn cluster store init --store postgresql://db.site/quarterturn
+  qturn cluster submit llama.campaign --partition gpu --store postgresql://db.site/quarterturn
+
 Without Slurm: mpirun -n 64 qturn cluster work llama.campaign, or --shard K by ssh. The campaign's
 file, and the folder beside it where workers leave what they did (llama.campaign.d), lie where all
 nodes see them. docs/cluster.md tells it step by step.
@@ -60,7 +64,7 @@ struct PlanOptions {
 };
 
 struct CollectOptions {
-  std::string file, output, publish, key;
+  std::string file, output, publish, key, store;
   bool partial = false;
 };
 
@@ -133,20 +137,55 @@ int plan(const WorkOptions& work, const GlobalOptions& global, const PlanOptions
 
 // ---- status and collect ----
 
-int status(const std::string& file, bool json) {
-  const auto campaign = read_campaign(file);
-  if (!campaign.ok()) return fail(campaign.status());
-  const auto progress = progress_of(*campaign, CampaignFolder(file));
-  if (!progress.ok()) return fail(progress.status());
+// Nothing where none is asked for.
+Result<std::optional<SharedStore>> store_of(const std::string& url) {
+  if (url.empty()) return std::optional<SharedStore>();
+  auto store = SharedStore::open(url, std::chrono::seconds(600));
+  if (!store.ok()) return store.status();
+  return std::optional<SharedStore>(std::move(*store));
+}
+
+void print_workers(const CampaignProgress& progress, bool json) {
+  Table table({"worker", "state", "answered", "problems", "tried", "compiled", "seen_s", "host",
+               "job", "now"});
+  for (const auto& [h, age, skew] : progress.workers)
+    table.add({h.worker, std::string(state_name(h.state)), fmt::format("{}", h.answered),
+               fmt::format("{}", h.problems), fmt::format("{}", h.tried),
+               fmt::format("{}", h.compiled), fmt::format("{:.0f}", age), h.host, h.job, h.now});
+  table.print(json);
+  const auto& lots = progress.lots;
+  std::fprintf(stderr,
+               "qturn: lots: %lld open, %lld leased (%lld expired, of which %lld were begun too "
+               "often), %lld done, %lld failed\n",
+               static_cast<long long>(lots.open), static_cast<long long>(lots.leased),
+               static_cast<long long>(lots.expired), static_cast<long long>(lots.given_up),
+               static_cast<long long>(lots.done), static_cast<long long>(lots.failed));
+}
+
+void print_shards(const CampaignProgress& progress, bool json) {
   Table table({"shard", "state", "answered", "problems", "trials", "compiled", "workers", "left_s",
                "seen_s", "host", "job", "now"});
-  for (const auto& s : progress->shards)
+  for (const auto& s : progress.shards)
     table.add({fmt::format("{}", s.shard), s.state, fmt::format("{}", s.answered),
                fmt::format("{}", s.problems), fmt::format("{}", s.trials),
                fmt::format("{}", s.compiled), fmt::format("{}", s.workers),
                fmt::format("{:.0f}", s.left), s.workers > 0 ? fmt::format("{:.0f}", s.age) : "",
                s.host, s.job, s.now});
   table.print(json);
+}
+
+int status(const std::string& file, const std::string& url, bool json) {
+  const auto campaign = read_campaign(file);
+  if (!campaign.ok()) return fail(campaign.status());
+  auto store = store_of(url);
+  if (!store.ok()) return fail(store.status());
+  const auto progress =
+      progress_of(*campaign, CampaignFolder(file), store->has_value() ? &**store : nullptr);
+  if (!progress.ok()) return fail(progress.status());
+  if (store->has_value())
+    print_workers(*progress, json);
+  else
+    print_shards(*progress, json);
   for (const auto& note : progress->notes) std::fprintf(stderr, "qturn: %s\n", note.c_str());
   for (const auto& failure : progress->failures)
     std::fprintf(stderr, "qturn: failed: %s: %s\n", failure.problem.c_str(),
@@ -192,8 +231,17 @@ int collect_all(const CollectOptions& options, bool json) {
   database_options.fallback = Fallback::none;
   auto database = Database::open(options.output, database_options);
   if (!database.ok()) return fail(database.status());
-  const auto collected = collect(*campaign, CampaignFolder(options.file), *database);
+  auto store = store_of(options.store);
+  if (!store.ok()) return fail(store.status());
+  const auto collected = collect(*campaign, CampaignFolder(options.file), *database,
+                                 store->has_value() ? &**store : nullptr);
   if (!collected.ok()) return fail(collected.status());
+  if (collected->uploaded > 0)
+    std::fprintf(stderr, "qturn: gave the store %lld trials that only files had\n",
+                 static_cast<long long>(collected->uploaded));
+  if (!collected->not_uploaded.empty())
+    std::fprintf(stderr, "qturn: what only files have is collected, but not in the store: %s\n",
+                 collected->not_uploaded.c_str());
   Table table({"problems", "answered", "missing", "copies", "new_trials", "conflicts", "decided",
                "changed"});
   table.add({fmt::format("{}", collected->problems), fmt::format("{}", collected->answered),
@@ -268,10 +316,11 @@ std::function<int()> register_plan(CLI::App& app) {
 std::function<int()> register_status(CLI::App& app) {
   auto* command = app.add_subcommand("status", "Say how far a campaign is, from any node");
   auto global = std::make_shared<GlobalOptions>();
-  auto file = std::make_shared<std::string>();
+  auto file = std::make_shared<std::string>(), store = std::make_shared<std::string>();
   add_campaign(*command, *file);
+  add_store(*command, *store);
   add_json(*command, *global);
-  return [=] { return status(*file, global->json); };
+  return [=] { return status(*file, *store, global->json); };
 }
 
 std::function<int()> register_collect(CLI::App& app) {
@@ -280,6 +329,7 @@ std::function<int()> register_collect(CLI::App& app) {
   auto global = std::make_shared<GlobalOptions>();
   auto options = std::make_shared<CollectOptions>();
   add_campaign(*command, options->file);
+  add_store(*command, options->store);
   add_json(*command, *global);
   command->add_option("-o,--output", options->output, "The database, on a local disk")->required();
   command->add_option("--publish", options->publish, "Add it to this folder as a generation");
@@ -297,7 +347,7 @@ std::function<int()> register_campaign(CLI::App& app) {
   command->require_subcommand(1);
   std::vector<std::pair<CLI::App*, std::function<int()>>> all;
   for (const auto one : {register_plan, register_cluster_submit, register_cluster_work,
-                         register_status, register_collect}) {
+                         register_status, register_collect, register_cluster_store}) {
     auto run = one(*command);
     all.emplace_back(command->get_subcommands({}).back(), std::move(run));
   }

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "cache/postgresql.hpp"
 #include "cache/trusted_file.hpp"
 #include "runtime/worker.hpp"
 #include "tuner/campaign_folder.hpp"
@@ -16,7 +17,7 @@ namespace fs = std::filesystem;
 
 struct SubmitOptions {
   SlurmScript script;
-  std::string file, cpu_partition, gres;
+  std::string file, cpu_partition, gres, store;
   std::size_t cpu_cores = 0;
   bool two_stage = false, print = false;
 };
@@ -48,6 +49,25 @@ Result<std::string> submit_script(const std::string& path, const std::string& af
   return number;
 }
 
+// A script is a file that others read.
+Status check_no_password(const std::vector<std::string>& words) {
+  for (const auto& word : words) {
+    const auto at = word.find("postgres");
+    if (at == std::string::npos || !pg::is_url(word.substr(at))) continue;
+    const auto holds = pg::holds_password(word.substr(at));
+    if (!holds.ok() && holds.status().code() != Code::no_driver) return holds.status();
+    // Without libpq here, whatever looks like one is taken for one.
+    const auto user = word.find('@', at), colon = word.find(':', at + 13);
+    if (holds.ok() ? *holds
+                   : (user != word.npos && colon < user) || word.find("password=") != word.npos)
+      return {Code::invalid_argument,
+              "the store's URL holds a password, which would stand in the job's script: leave it "
+              "out, and put it into a password file (~/.pgpass, mode 0600) or a service file that "
+              "workers can read"};
+  }
+  return {};
+}
+
 int submit(const SubmitOptions& options) {
   const auto campaign = read_campaign(options.file);
   if (!campaign.ok()) return fail(campaign.status());
@@ -56,6 +76,11 @@ int submit(const SubmitOptions& options) {
   const auto target = parse_target(campaign->target);
   if (!target.ok()) return fail(target.status());
   SlurmScript script = options.script;
+  if (!options.store.empty()) {
+    script.worker.emplace_back("--store");
+    script.worker.push_back(options.store);
+  }
+  if (auto checked = check_no_password(script.worker); !checked.ok()) return fail(checked);
   std::error_code error;
   script.campaign = fs::absolute(options.file, error).string();
   const CampaignFolder folder(script.campaign);
@@ -68,6 +93,7 @@ int submit(const SubmitOptions& options) {
   if (options.gres == "none") script.gres.clear();
   SlurmScript compile = script;
   compile.stage = SlurmStage::compile;
+  compile.worker = options.script.worker;
   compile.gres.clear();
   compile.constraint.clear();
   compile.name += "-compile";
@@ -110,6 +136,7 @@ std::function<int()> register_cluster_submit(CLI::App& app) {
   auto& script = options->script;
   script.qturn.clear();
   add_campaign(*command, options->file);
+  add_store(*command, options->store);
   const auto text = [&](const char* name, std::string& value, const char* meaning) {
     command->add_option(name, value, meaning);
   };

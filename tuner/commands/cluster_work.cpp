@@ -14,6 +14,7 @@
 #include "tuner/commands/cluster.hpp"
 #include "tuner/commands/interrupt.hpp"
 #include "tuner/commands/progress.hpp"
+#include "tuner/leased_worker.hpp"
 
 namespace quarterturn {
 namespace {
@@ -21,10 +22,11 @@ namespace {
 namespace fs = std::filesystem;
 
 struct ShardOptions {
-  std::string file, scratch, stage = "tune";
+  std::string file, scratch, store, stage = "tune";
   std::int64_t shard = -1;
   std::size_t cores = 0;
-  double interval = 60, patience = 600;
+  double interval = 60, patience = 600, lease = 120;
+  bool retry = false;
 };
 
 std::string variable(const char* name) {
@@ -107,51 +109,39 @@ Result<std::shared_ptr<Context>> context_for(const Campaign& campaign, const Glo
   return context;
 }
 
-int work_on(const Campaign& campaign, const GlobalOptions& global, const ShardOptions& options,
-            const std::string& base, std::size_t number) {
-  CampaignWork work{.campaign = campaign,
-                    .shard = number,
-                    .folder = CampaignFolder(options.file),
-                    .scratch = fmt::format("{}/shard-{:04}", base, number),
-                    .interval = options.interval,
-                    .patience = options.patience,
-                    .session = session_options_of(campaign, options),
-                    .say = [number](const std::string& line) {
-                      std::fprintf(stderr, "qturn: shard %zu: %s\n", number, line.c_str());
-                    }};
-  if (auto status = work.folder.make(); !status.ok()) return fail(status);
-  if (auto status = make_folder(work.scratch); !status.ok()) return fail(status);
-  const auto lock =
-      FileLock::acquire(work.scratch + "/working.lock", 0, std::chrono::milliseconds(0));
-  if (lock.status().code() == Code::busy)
-    return fail(
-        Status(Code::busy, fmt::format("somebody works on shard {} on this node already", number)));
-  const bool compiles = options.stage == "compile";
-  Result<Heartbeat> outcome = Status(Code::internal, "nothing was done");
-  {
-    auto context = context_for(campaign, global, base, work.scratch, compiles);
-    if (!context.ok()) return fail(context.status());
-    if (!compiles) {
-      if (auto status = take_up(**context, work); !status.ok()) return fail(status);
-      if (auto status = unpack_code(**context, work); !status.ok()) return fail(status);
-    }
-    outcome = compiles ? compile_shard(**context, work) : tune_shard(**context, work);
-  }
+CampaignWork work_of(const Campaign& campaign, const ShardOptions& options, std::string scratch,
+                     std::size_t number, const std::string& name) {
+  return {.campaign = campaign,
+          .shard = number,
+          .folder = CampaignFolder(options.file),
+          .scratch = std::move(scratch),
+          .interval = options.interval,
+          .patience = options.patience,
+          .session = session_options_of(campaign, options),
+          .say = [name](const std::string& line) {
+            std::fprintf(stderr, "qturn: %s: %s\n", name.c_str(), line.c_str());
+          }};
+}
+
+// Says how it ended, and leaves nothing behind that is safe elsewhere.
+int conclude(const Result<Heartbeat>& outcome, const std::string& scratch,
+             const std::string& name) {
   if (!outcome.ok()) {
-    std::fprintf(stderr, "qturn: what shard %zu has is kept in %s\n", number, work.scratch.c_str());
+    std::fprintf(stderr, "qturn: what %s has is kept in %s\n", name.c_str(), scratch.c_str());
     return fail(outcome.status());
   }
   const auto state = outcome->state;
   if (state == Heartbeat::State::done || state == Heartbeat::State::incomplete) {
     std::error_code ignored;
-    fs::remove_all(work.scratch, ignored);
+    fs::remove_all(scratch, ignored);
   }
   std::fprintf(stderr,
-               "qturn: shard %zu: %s: %zu of %zu problems, %lld plans tried (%lld failed), %lld "
+               "qturn: %s: %s: %zu of %zu problems, %lld plans tried (%lld failed), %lld "
                "kernels compiled, %s\n",
-               number, std::string(state_name(state)).c_str(), outcome->answered, outcome->problems,
-               static_cast<long long>(outcome->tried), static_cast<long long>(outcome->failed),
-               static_cast<long long>(outcome->compiled), clock_text(outcome->seconds).c_str());
+               name.c_str(), std::string(state_name(state)).c_str(), outcome->answered,
+               outcome->problems, static_cast<long long>(outcome->tried),
+               static_cast<long long>(outcome->failed), static_cast<long long>(outcome->compiled),
+               clock_text(outcome->seconds).c_str());
   switch (state) {
     case Heartbeat::State::done:
       return kExitOk;
@@ -164,6 +154,100 @@ int work_on(const Campaign& campaign, const GlobalOptions& global, const ShardOp
   }
 }
 
+// The lock of a worker's folder on this node; busy: another worker has it.
+Result<FileLock> lock_scratch(const std::string& scratch) {
+  if (auto status = make_folder(scratch); !status.ok()) return status;
+  return FileLock::acquire(scratch + "/working.lock", 0, std::chrono::milliseconds(0));
+}
+
+int work_on(const Campaign& campaign, const GlobalOptions& global, const ShardOptions& options,
+            const std::string& base, std::size_t number) {
+  const auto name = fmt::format("shard {}", number);
+  CampaignWork work =
+      work_of(campaign, options, fmt::format("{}/shard-{:04}", base, number), number, name);
+  if (auto status = work.folder.make(); !status.ok()) return fail(status);
+  const auto lock = lock_scratch(work.scratch);
+  if (lock.status().code() == Code::busy)
+    return fail(
+        Status(Code::busy, fmt::format("somebody works on shard {} on this node already", number)));
+  if (!lock.ok() && lock.status().code() != Code::not_supported) return fail(lock.status());
+  const bool compiles = options.stage == "compile";
+  Result<Heartbeat> outcome = Status(Code::internal, "nothing was done");
+  {
+    auto context = context_for(campaign, global, base, work.scratch, compiles);
+    if (!context.ok()) return fail(context.status());
+    if (!compiles) {
+      if (auto status = take_up(**context, work); !status.ok()) return fail(status);
+      if (auto status = unpack_code(**context, work); !status.ok()) return fail(status);
+    }
+    outcome = compiles ? compile_shard(**context, work) : tune_shard(**context, work);
+  }
+  return conclude(outcome, work.scratch, name);
+}
+
+struct OwnScratch {
+  std::string path;
+  std::size_t number = 0;
+  FileLock lock;
+};
+
+// Of a worker that has no shard: the first folder of this node that nobody works in, and with it
+// what an earlier worker left there.
+Result<OwnScratch> free_scratch(const std::string& base, std::size_t shards) {
+  for (std::size_t i = 0; i < 1000; ++i) {
+    auto path = fmt::format("{}/worker-{:03}", base, i);
+    auto lock = lock_scratch(path);
+    if (lock.ok()) return OwnScratch{std::move(path), shards + i, std::move(*lock)};
+    if (lock.status().code() != Code::busy) return lock.status();
+  }
+  return Status(Code::busy, fmt::format("too many workers have folders in {}", base));
+}
+
+Result<OwnScratch> scratch_of(const std::string& base, const Campaign& campaign,
+                              const std::vector<std::size_t>& shards) {
+  if (shards.empty()) return free_scratch(base, campaign.shards);
+  auto path = fmt::format("{}/shard-{:04}", base, shards.front());
+  auto lock = lock_scratch(path);
+  if (!lock.ok()) return lock.status();
+  return OwnScratch{std::move(path), shards.front(), std::move(*lock)};
+}
+
+int work_leased(const Campaign& campaign, const GlobalOptions& global, const ShardOptions& options,
+                const std::string& base, const std::vector<std::size_t>& shards) {
+  if (options.stage == "compile")
+    return fail(Status(Code::invalid_argument,
+                       "--stage compile packs the code of a shard, and leases nothing: give it "
+                       "without --store"));
+  auto scratch = scratch_of(base, campaign, shards);
+  if (!scratch.ok()) return fail(scratch.status());
+  const std::string name = "worker";
+  LeasedWork leased{.work = work_of(campaign, options, scratch->path, scratch->number, name),
+                    .shards = shards,
+                    .lease_seconds = options.lease};
+  if (auto status = leased.work.folder.make(); !status.ok()) return fail(status);
+  Result<Heartbeat> outcome = Status(Code::internal, "nothing was done");
+  {
+    auto context = context_for(campaign, global, base, scratch->path, false);
+    if (!context.ok()) return fail(context.status());
+    const auto info = (*context)->database().info();
+    if (!info.ok()) return fail(info.status());
+    const auto own = parse_uuid(info->uuid);
+    if (!own.ok()) return fail(own.status());
+    StoreLink link({.url = options.store,
+                    .campaign = &leased.work.campaign,
+                    .worker = *own,
+                    .lease_seconds = options.lease,
+                    .say = leased.work.say});
+    if (auto status = link.begin(); !status.ok()) return fail(status);
+    if (auto status = take_up(**context, leased.work); !status.ok()) return fail(status);
+    if (options.retry)
+      if (const auto opened = link.retry(); opened.ok() && *opened > 0)
+        leased.work.say(fmt::format("{} failed lots are tried again", *opened));
+    outcome = tune_leased(**context, leased, link);
+  }
+  return conclude(outcome, scratch->path, name);
+}
+
 int work(const GlobalOptions& global, const ShardOptions& options) {
   watch_interrupts(SecondSignal::ignored);
   const auto campaign = read_campaign(options.file);
@@ -171,15 +255,19 @@ int work(const GlobalOptions& global, const ShardOptions& options) {
   auto shards = options.shard >= 0
                     ? Result<std::vector<std::size_t>>({static_cast<std::size_t>(options.shard)})
                     : shards_of_environment(variable, campaign->shards);
+  // With a store, a shard is what is gone on with while that is away.
+  if (!shards.ok() && !options.store.empty()) shards = std::vector<std::size_t>();
   if (!shards.ok()) return fail(shards.status());
   const auto base = scratch_for(*campaign, options.scratch);
   if (!base.ok()) return fail(base.status());
-  int code = kExitOk;
-  for (const auto shard : *shards) {
+  for (const auto shard : *shards)
     if (shard >= campaign->shards)
       return fail(
           Status(Code::out_of_range, fmt::format("{} has the shards 0 to {}, and not {}",
                                                  options.file, campaign->shards - 1, shard)));
+  if (!options.store.empty()) return work_leased(*campaign, global, options, *base, *shards);
+  int code = kExitOk;
+  for (const auto shard : *shards) {
     const int one = work_on(*campaign, global, options, *base, shard);
     if (one != kExitOk) code = one;
     if (is_interrupted()) return kExitInterrupted;
@@ -195,6 +283,14 @@ std::function<int()> register_cluster_work(CLI::App& app) {
   auto options = std::make_shared<ShardOptions>();
   add_campaign(*command, options->file);
   add_device(*command, *global);
+  add_store(*command, options->store);
+  command
+      ->add_option("--lease", options->lease,
+                   "Seconds after which others take what a worker holds that is not heard of")
+      ->capture_default_str()
+      ->check(CLI::Range(1.0, 86400.0));
+  command->add_flag("--retry", options->retry,
+                    "Of a store: lots that failed, or ended too many workers, are open again");
   command
       ->add_option("--shard", options->shard,
                    "Which (default: SLURM_ARRAY_TASK_ID; or by rank and size: "
