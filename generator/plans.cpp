@@ -210,6 +210,16 @@ struct Choice {
 
 bool costs_less(const Choice& x, const Choice& y) { return x.cost < y.cost; }
 
+// The best of the variants that have run on such a device goes first; the rest keep their order.
+template <class Choices, class Of>
+void begin_with_tried(Choices& sorted, const Target& t, Of choice_of) {
+  const auto tried = std::find_if(sorted.begin(), sorted.end(), [&](const auto& entry) {
+    const Choice& choice = choice_of(entry);
+    return !choice.family->is_untried(t, choice.variant);
+  });
+  if (tried != sorted.end()) std::rotate(sorted.begin(), tried, tried + 1);
+}
+
 std::vector<Choice> choices(const Problem& p, const Target& t, std::vector<std::string>* reasons) {
   std::vector<Choice> out;
   for (const Family* family : families())
@@ -218,6 +228,7 @@ std::vector<Choice> choices(const Problem& p, const Target& t, std::vector<std::
       out.push_back({family, std::move(variant), cost});
     }
   std::stable_sort(out.begin(), out.end(), costs_less);
+  begin_with_tried(out, t, [](const Choice& choice) -> const Choice& { return choice; });
   return out;
 }
 
@@ -338,6 +349,7 @@ std::vector<Plan> enumerate(const Problem& p, const Target& t, std::size_t limit
   }
   std::stable_sort(ranked.begin(), ranked.end(),
                    [](const Ranked& x, const Ranked& y) { return costs_less(x.choice, y.choice); });
+  begin_with_tried(ranked, t, [](const Ranked& entry) -> const Choice& { return entry.choice; });
   // Every GEMM first with its best preparation, then the preparations varied around the best GEMM.
   for (std::size_t i = 0; i < ranked.size() && out.size() < limit; ++i) {
     if (ranked[i].whole)
