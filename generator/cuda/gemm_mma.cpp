@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::int64_t kStageRowPacked = 80;
 constexpr std::int64_t kStageRowWide = 272;
+constexpr std::int64_t kUnits = 132;  // of a usual chip
 
 class GemmMma final : public Family {
  public:
@@ -128,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(256) {entry}(const __grid_constant_
 
   // Tensor time of whole tiles, with small tiles reading their operands more often.
   double predicted_cost(const Problem& p, const Target&, const Variant& v,
-                        std::int64_t) const override {
+                        std::int64_t units) const override {
     const double tile_m = static_cast<double>(v.value("tile_m")),
                  tile_n = static_cast<double>(v.value("tile_n"));
     const double rows = likely_tiles_down(p, v.value("tile_m")) * tile_m;
@@ -136,7 +137,12 @@ extern "C" __global__ void __launch_bounds__(256) {entry}(const __grid_constant_
     const double reuse = 1.0 + 32.0 / tile_m + 32.0 / tile_n;
     const double overlap = v.value("stages") == 4 ? 1.0 : v.value("stages") == 3 ? 1.03 : 1.15;
     const double raster = v.value("raster") == 8 ? 1.0 : 1.02;
-    return rows * columns * static_cast<double>(likely_k(p)) * reuse * overlap * raster * 1e-3;
+    // Few rows wait for their weights, whichever units read them.
+    const double tiles = rows * columns / (tile_m * tile_n) * static_cast<double>(p.batch.hi);
+    const double chip = static_cast<double>(units > 0 ? units : kUnits);
+    const double fill = p.m.hi > 64 ? std::max(1.0, chip / tiles) : 1.0;
+    return fill * rows * columns * static_cast<double>(likely_k(p)) * reuse * overlap * raster *
+           1e-3;
   }
 
  private:

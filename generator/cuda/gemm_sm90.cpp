@@ -171,10 +171,6 @@ class GemmSm90 final : public Family {
     return out;
   }
 
-  bool is_untried(const Target&, const Variant& v) const override {
-    return v.value("splits", 1) > 1;
-  }
-
   Layout a_layout(const Problem&, const Variant&) const override { return layout_; }
   Layout b_layout(const Problem&, const Variant&) const override { return layout_; }
 
