@@ -1,7 +1,6 @@
 #include "cache/database.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <unordered_map>
 
@@ -71,6 +70,8 @@ Database& Database::operator=(Database&&) noexcept = default;
 Database::~Database() = default;
 
 Result<Database> Database::open(const std::string& path, const DatabaseOptions& options) {
+  const sqlite::Use use;
+  if (!use.status().ok()) return use.status();
   auto state = std::make_unique<State>();
   state->path = path;
   state->options = options;
@@ -79,32 +80,16 @@ Result<Database> Database::open(const std::string& path, const DatabaseOptions& 
   return Database(std::move(state));
 }
 
-Database::State& Database::state() {
-  if (state_->process == getpid() || state_->mode == DatabaseInfo::Mode::memory) return *state_;
-  // A forked child: what it inherited is the parent's, down to the mutex, and is left alone.
-  auto fresh = std::make_unique<State>();
-  fresh->path = state_->path;
-  fresh->options = state_->options;
-  fresh->verify = state_->verify;
-  const auto mode = state_->mode;
-  State* inherited = state_.release();
-  inherited->connection.abandon();
-  state_ = std::move(fresh);
-  Status status = mode == DatabaseInfo::Mode::snapshot ? state_->open_snapshot() : state_->open();
-  if (!status.ok()) {
-    state_->note(fmt::format("after a fork: {}", status.message()));
-    (void)state_->open_memory();
-  }
-  return *state_;
-}
-
 std::vector<std::string> Database::take_notes() {
-  State& s = state();
-  const std::lock_guard lock(s.mutex);
-  return std::exchange(s.notes, {});
+  const sqlite::Use use;
+  if (!use.status().ok()) return {};
+  const std::lock_guard lock(state_->mutex);
+  return std::exchange(state_->notes, {});
 }
 
 DatabaseInfo::Mode Database::mode() const {
+  const sqlite::Use use;
+  if (!use.status().ok()) return state_->mode;
   const std::lock_guard lock(state_->mutex);
   return state_->mode;
 }
@@ -112,7 +97,7 @@ DatabaseInfo::Mode Database::mode() const {
 // ---- trials ----
 
 Status Database::add_env(const Env& env) {
-  return state().write([&](Connection& c) { return rows::env_id(c, env).status(); });
+  return state_->write([&](Connection& c) { return rows::env_id(c, env).status(); });
 }
 
 Status Database::add_trial(const Trial& trial) { return add_trials({&trial, 1}); }
@@ -125,7 +110,7 @@ Status Database::add_trials(std::span<const Trial> trials) {
     // Before the transaction: when it has to be repeated, it must not make a second trial.
     if (trial.uuid == Uuid{}) trial.uuid = random_uuid();
   }
-  return state().write([&](Connection& c) {
+  return state_->write([&](Connection& c) {
     Status status;
     for (const auto& trial : given)
       if (status.ok()) status = rows::insert(c, trial);
@@ -136,7 +121,7 @@ Status Database::add_trials(std::span<const Trial> trials) {
 Result<std::vector<Trial>> Database::trials(std::string_view problem, std::string_view target,
                                             std::string_view performance_class) {
   std::vector<Trial> out;
-  Status status = state().read([&](Connection& c) {
+  Status status = state_->read([&](Connection& c) {
     out.clear();
     static const std::string sql =
         trial_select() +
@@ -150,7 +135,7 @@ Result<std::vector<Trial>> Database::trials(std::string_view problem, std::strin
 
 Result<std::vector<Trial>> Database::recent_trials(std::string_view target, std::size_t limit) {
   std::vector<Trial> out;
-  Status status = state().read([&](Connection& c) {
+  Status status = state_->read([&](Connection& c) {
     out.clear();
     static const std::string sql =
         trial_select() + "AND e.target = ? ORDER BY t.rowid DESC LIMIT ?";
@@ -164,7 +149,7 @@ Result<std::vector<Trial>> Database::recent_trials(std::string_view target, std:
 Result<std::vector<Trial>> Database::trials_after(std::int64_t& last, std::size_t limit) {
   std::vector<Trial> out;
   std::int64_t reached = last;
-  Status status = state().read([&](Connection& c) {
+  Status status = state_->read([&](Connection& c) {
     out.clear();
     reached = last;
     static const std::string sql = trial_select() + "AND t.rowid > ? ORDER BY t.rowid LIMIT ?";
@@ -178,7 +163,7 @@ Result<std::vector<Trial>> Database::trials_after(std::int64_t& last, std::size_
 
 Result<std::vector<Undecided>> Database::measured() {
   std::vector<Undecided> out;
-  Status status = state().read([&](Connection& c) {
+  Status status = state_->read([&](Connection& c) {
     out.clear();
     static const std::string sql = fmt::format(
         "SELECT DISTINCT p.key, e.target, e.class FROM trial t JOIN env e ON e.id = t.env_id "
@@ -195,7 +180,7 @@ Result<std::vector<Undecided>> Database::measured() {
 Result<bool> Database::has_admission(std::string_view family, std::int32_t revision,
                                      const Env& here) {
   bool found = false;
-  Status status = state().read([&](Connection& c) {
+  Status status = state_->read([&](Connection& c) {
     static const std::string sql = fmt::format(
         "SELECT 1 FROM env e JOIN trial t ON t.env_id = e.id AND t.kind = 1 AND t.status = 0 "
         "JOIN plan_step s ON s.plan_id = t.plan_id JOIN variant v ON v.id = s.variant_id "
@@ -212,7 +197,7 @@ Result<bool> Database::has_admission(std::string_view family, std::int32_t revis
 
 Result<std::vector<AdmittedFamily>> Database::admitted_families() {
   std::vector<AdmittedFamily> out;
-  Status status = state().read([&](Connection& c) {
+  Status status = state_->read([&](Connection& c) {
     out.clear();
     static const std::string sql = fmt::format(
         "SELECT v.family || '/' || v.revision, e.target, e.class, e.compiler, max(t.started) "
@@ -238,7 +223,7 @@ Status Database::add_tombstone(const Tombstone& tombstone) {
             fmt::format("the subject of a tombstone has {} bytes; {} are needed, not all zero",
                         tombstone.subject.size(), size)};
   const auto at = rows::or_now(tombstone.at);
-  return state().write([&](Connection& c) {
+  return state_->write([&](Connection& c) {
     // Of two tombstones for one subject the earlier is kept, so that merging has one result.
     return Query(c,
                  "INSERT INTO tombstone(kind, subject, at, reason) VALUES(?, ?, ?, ?) "
@@ -257,7 +242,7 @@ Status Database::set_winners(std::span<const Winner> winners) {
     Status status = rows::check(winner);
     if (!status.ok()) return status;
   }
-  return state().write([&](Connection& c) {
+  return state_->write([&](Connection& c) {
     Status status;
     for (const auto& winner : winners)
       if (status.ok()) status = rows::insert(c, winner, rows::Existing::replaced);
@@ -267,7 +252,7 @@ Status Database::set_winners(std::span<const Winner> winners) {
 
 Status Database::remove_winner(std::string_view problem, std::string_view target,
                                std::string_view performance_class) {
-  return state().write([&](Connection& c) {
+  return state_->write([&](Connection& c) {
     return Query(c,
                  "DELETE FROM winner WHERE problem_id = (SELECT id FROM problem WHERE key = ?) "
                  "AND target = ? AND class = ?",
@@ -279,7 +264,7 @@ Status Database::remove_winner(std::string_view problem, std::string_view target
 Result<std::optional<Winner>> Database::winner_of(std::string_view problem, std::string_view target,
                                                   std::string_view performance_class) {
   std::optional<Winner> out;
-  Status status = state().read([&](Connection& c) {
+  Status status = state_->read([&](Connection& c) {
     out.reset();
     static const std::string sql =
         std::string(winner_select) + "WHERE p.key = ? AND w.target = ? AND w.class = ?";
@@ -302,7 +287,7 @@ Result<std::optional<Winner>> Database::winner_of(std::string_view problem, std:
 
 Result<std::vector<Winner>> Database::winners(std::string_view target) {
   std::vector<Winner> out;
-  Status status = state().read([&](Connection& c) {
+  Status status = state_->read([&](Connection& c) {
     out.clear();
     const auto envs = rows::read_envs(c);
     if (!envs.ok()) return envs.status();
@@ -322,7 +307,7 @@ Result<std::vector<Winner>> Database::winners(std::string_view target) {
 
 Result<StoredAnswers> Database::answers(std::string_view target) {
   StoredAnswers out;
-  Status status = state().read([&](Connection& c) {
+  Status status = state_->read([&](Connection& c) {
     out = {};
     const auto envs = rows::read_envs(c);
     if (!envs.ok()) return envs.status();
@@ -358,7 +343,7 @@ Result<StoredAnswers> Database::answers(std::string_view target) {
 
 Result<std::vector<Undecided>> Database::undecided() {
   std::vector<Undecided> out;
-  Status status = state().read([&](Connection& c) {
+  Status status = state_->read([&](Connection& c) {
     out.clear();
     static const std::string sql = fmt::format(
         "WITH live AS (SELECT t.problem_id AS problem_id, e.target AS target, e.class AS class, "

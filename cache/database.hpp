@@ -9,8 +9,9 @@
 // tens of seconds, which the kernel had not written yet; with Durability::power all of them do, for
 // one fsync a call. The file stays consistent in both.
 //
-// Threads: every member function may be called from any thread. Forks: a child that inherits a
-// Database reopens the file at its first call; the parent is not disturbed.
+// Threads: every member function may be called from any thread. Forks: files are closed before, and
+// parent and child open them again at their next call (fork_gate.hpp). A child that was forked in
+// the midst of a call that took longer than two seconds gets busy from every function.
 #pragma once
 
 #include <chrono>
@@ -249,7 +250,6 @@ class Database {
  private:
   struct State;
   explicit Database(std::unique_ptr<State> state);
-  State& state();
 
   std::unique_ptr<State> state_;
 };

@@ -23,7 +23,7 @@ std::int64_t file_bytes(const std::string& path) {
 // ---- the file ----
 
 Result<DatabaseInfo> Database::info() {
-  State& s = state();
+  State& s = *state_;
   DatabaseInfo out;
   Status status = s.read([&](Connection& c) {
     out = {};
@@ -59,9 +59,12 @@ Result<DatabaseInfo> Database::info() {
 }
 
 Result<std::vector<std::string>> Database::check() {
+  const sqlite::Use use;
+  if (!use.status().ok()) return use.status();
   std::vector<std::string> faults;
-  State& s = state();
+  State& s = *state_;
   const std::lock_guard lock(s.mutex);
+  if (Status status = s.reopen(); !status.ok()) return status;
   Connection& c = s.connection;
   const auto collect = [&](const char* sql) {
     Query query(c, sql);

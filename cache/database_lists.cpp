@@ -40,7 +40,7 @@ Status Database::add_quarantine(const Quarantine& entry) {
     return {Code::invalid_argument, "a quarantine needs a subject, a target and a compiler"};
   const auto last = rows::or_now(entry.last);
   const auto first = entry.first != 0 ? entry.first : last;
-  return state().write([&](Connection& c) {
+  return state_->write([&](Connection& c) {
     return Query(c,
                  "INSERT INTO quarantine(subject, problem, target, class, compiler, reason, count, "
                  "first, last, detail) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE "
@@ -60,7 +60,7 @@ Result<std::optional<Quarantine>> Database::quarantine_of(const Plan& plan,
     for (auto& subject : {step.variant.text(), step.variant.family_text()})
       subjects.push_back(subject);
   std::optional<Quarantine> out;
-  Status status = state().read([&](Connection& c) {
+  Status status = state_->read([&](Connection& c) {
     out.reset();
     static const std::string sql =
         std::string(quarantine_select) +
@@ -82,7 +82,7 @@ Result<std::optional<Quarantine>> Database::quarantine_of(const Plan& plan,
 
 Result<std::vector<Quarantine>> Database::quarantine() {
   std::vector<Quarantine> out;
-  Status status = state().read([&](Connection& c) {
+  Status status = state_->read([&](Connection& c) {
     out.clear();
     Query query(c, quarantine_select);
     while (query.next()) out.push_back(read_quarantine(query));
@@ -93,7 +93,7 @@ Result<std::vector<Quarantine>> Database::quarantine() {
 }
 
 Status Database::remove_quarantine(const Quarantine& entry) {
-  return state().write([&](Connection& c) {
+  return state_->write([&](Connection& c) {
     return Query(c,
                  "DELETE FROM quarantine WHERE subject = ? AND problem = ? AND target = ? "
                  "AND class = ? AND compiler = ? AND reason = ?",
@@ -106,7 +106,7 @@ Status Database::remove_quarantine(const Quarantine& entry) {
 Result<std::int64_t> Database::expire_quarantine(std::string_view target,
                                                  std::string_view compiler) {
   std::int64_t dropped = 0;
-  Status status = state().write([&](Connection& c) {
+  Status status = state_->write([&](Connection& c) {
     Status done =
         Query(c, "DELETE FROM quarantine WHERE target = ? AND compiler <> ?", target, compiler)
             .run();
@@ -121,7 +121,7 @@ Result<std::int64_t> Database::expire_quarantine(std::string_view target,
 
 Result<std::vector<std::string>> Database::targets() {
   std::vector<std::string> out;
-  Status status = state().read([&](Connection& c) {
+  Status status = state_->read([&](Connection& c) {
     out.clear();
     Query query(c, "SELECT DISTINCT target FROM env ORDER BY target");
     while (query.next()) out.push_back(query.text(0));
@@ -133,7 +133,7 @@ Result<std::vector<std::string>> Database::targets() {
 
 Result<std::vector<Tombstone>> Database::tombstones() {
   std::vector<Tombstone> out;
-  Status status = state().read([&](Connection& c) {
+  Status status = state_->read([&](Connection& c) {
     out.clear();
     Query query(c, "SELECT kind, subject, at, reason FROM tombstone ORDER BY kind, subject");
     while (query.next()) {
@@ -152,7 +152,7 @@ Result<std::vector<Tombstone>> Database::tombstones() {
 // ---- misses ----
 
 Status Database::record_misses(std::span<const Miss> misses) {
-  return state().write([&](Connection& c) {
+  return state_->write([&](Connection& c) {
     const auto uuid = rows::file_uuid(c);
     if (!uuid.ok()) return uuid.status();
     for (const auto& miss : misses) {
@@ -184,7 +184,7 @@ static void take_misses(Query& query, std::string_view target, std::string_view 
 Result<std::vector<Miss>> Database::misses(std::string_view target,
                                            std::string_view performance_class) {
   std::vector<Miss> out;
-  Status status = state().read([&](Connection& c) {
+  Status status = state_->read([&](Connection& c) {
     out.clear();
     // total() cannot overflow, unlike sum().
     Query query(c,
@@ -204,7 +204,7 @@ Result<std::vector<Miss>> Database::misses(std::string_view target,
 
 Status Database::clear_misses(std::string_view problem, std::string_view target,
                               std::string_view performance_class) {
-  return state().write([&](Connection& c) {
+  return state_->write([&](Connection& c) {
     return Query(c, "DELETE FROM miss WHERE problem = ? AND target = ? AND class = ?", problem,
                  target, performance_class)
         .run();
@@ -214,7 +214,7 @@ Status Database::clear_misses(std::string_view problem, std::string_view target,
 Result<std::vector<Miss>> Database::servings(std::string_view target,
                                              std::string_view performance_class) {
   std::vector<Miss> out;
-  Status status = state().read([&](Connection& c) {
+  Status status = state_->read([&](Connection& c) {
     out.clear();
     Query query(c,
                 "SELECT problem, total(calls), total(ns) FROM miss WHERE target = ? AND class = ? "
@@ -231,7 +231,7 @@ Result<std::vector<Miss>> Database::servings(std::string_view target,
 
 Status Database::put_artifact(const Artifact& a) {
   const auto used = rows::or_now(a.last_used);
-  return state().write([&](Connection& c) {
+  return state_->write([&](Connection& c) {
     return Query(c,
                  "INSERT OR REPLACE INTO artifact(key, content, target, compiler, flags, log, "
                  "bytes, registers, spills, shared_bytes, compile_ms, last_used) "
@@ -244,7 +244,7 @@ Status Database::put_artifact(const Artifact& a) {
 
 Result<std::optional<Artifact>> Database::artifact(const Digest& key) {
   std::optional<Artifact> out;
-  Status status = state().read([&](Connection& c) {
+  Status status = state_->read([&](Connection& c) {
     out.reset();
     Query query(c,
                 "SELECT content, target, compiler, flags, log, bytes, registers, spills, "

@@ -59,14 +59,21 @@ std::string moved_name(const std::string& path) {
 
 }  // namespace
 
-Database::State::~State() { disconnect(); }
+Database::State::~State() {
+  const sqlite::Use use;
+  if (use.status().ok())
+    disconnect();
+  else
+    connection.abandon();
+}
+
+void Database::State::close_for_fork() {
+  if (!connection || mode == Mode::memory) return;
+  set_closing(Closing::leaves_log);
+  connection.close();
+}
 
 void Database::State::disconnect() {
-  // A forked child must not close what it shares with its parent.
-  if (process != 0 && process != getpid()) {
-    connection.abandon();
-    return;
-  }
   if (!connection) return;
   FileLock lock;
   if (closing == Closing::writes_back) {
@@ -95,7 +102,6 @@ Status Database::State::open_memory() {
   if (!opened.ok()) return opened.status();
   connection = std::move(*opened);
   mode = Mode::memory;
-  process = getpid();
   return schema::migrate(connection, schema::steps());
 }
 
@@ -177,7 +183,6 @@ Status Database::State::connect() {
 // program's.
 Status Database::State::open_own() {
   disconnect();
-  process = getpid();
   mode = Mode::read_write;
   auto opened = Connection::open(path, SQLITE_OPEN_READWRITE, options.wait);
   if (!opened.ok()) return opened.status();
@@ -306,7 +311,6 @@ Status Database::State::copy_to_memory() {
 
 Status Database::State::open_snapshot() {
   disconnect();
-  process = getpid();
   mode = Mode::snapshot;
   if (path.find("://") != std::string::npos)
     return {Code::invalid_argument, fmt::format("\"{}\" is a URL; a snapshot is a file", path)};
@@ -339,10 +343,13 @@ bool Database::State::is_current() {
   return moved == 0;
 }
 
-Status Database::State::reopen_if_replaced() { return is_current() ? Status() : open(); }
+Status Database::State::reopen() {
+  if (!connection && mode == Mode::snapshot) return open_snapshot();
+  return connection && is_current() ? Status() : open();
+}
 
 Status Database::State::run(const Work& work, Transaction::Kind kind) {
-  Status current = reopen_if_replaced();
+  Status current = reopen();
   if (!current.ok()) return current;
   Transaction transaction(connection, kind);
   if (!transaction.status().ok()) return transaction.status();
@@ -351,6 +358,8 @@ Status Database::State::run(const Work& work, Transaction::Kind kind) {
 }
 
 Status Database::State::write(const Work& work) {
+  const sqlite::Use use;
+  if (!use.status().ok()) return use.status();
   const std::lock_guard lock(mutex);
   if (mode == Mode::read_only || mode == Mode::snapshot)
     return {Code::read_only, fmt::format("{} is open for reading only", path)};
@@ -368,6 +377,8 @@ Status Database::State::write(const Work& work) {
 }
 
 Status Database::State::read(const Work& work) {
+  const sqlite::Use use;
+  if (!use.status().ok()) return use.status();
   const std::lock_guard lock(mutex);
   Status status = run(work, Transaction::Kind::deferred);
   if (status.code() != Code::damaged || mode != Mode::read_write) return status;

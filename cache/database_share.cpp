@@ -65,6 +65,8 @@ Status count(Connection& c, const char* name, Counts& out) {
 }  // namespace
 
 Result<Database> Database::open_snapshot(const std::string& path, Verify verify) {
+  const sqlite::Use use;
+  if (!use.status().ok()) return use.status();
   auto state = std::make_unique<State>();
   state->path = path;
   state->verify = verify;
@@ -74,6 +76,8 @@ Result<Database> Database::open_snapshot(const std::string& path, Verify verify)
 }
 
 Result<MergeReport> Database::merge(const std::string& from) {
+  const sqlite::Use use;
+  if (!use.status().ok()) return use.status();
   State source;
   source.path = from;
   source.options.access = Access::read_only;
@@ -90,11 +94,11 @@ Result<MergeReport> Database::merge(const std::string& from) {
   if (*verdict != "ok")
     return Status(Code::damaged, fmt::format("{} is damaged: {}", from, *verdict));
 
-  State& s = state();
+  State& s = *state_;
   const std::lock_guard lock(s.mutex);
   if (s.mode == DatabaseInfo::Mode::read_only || s.mode == DatabaseInfo::Mode::snapshot)
     return Status(Code::read_only, fmt::format("{} is open for reading only", s.path));
-  status = s.reopen_if_replaced();
+  status = s.reopen();
   if (status.ok()) status = attach_copy(s.connection, source.connection);
   if (!status.ok()) return status;
   MergeReport report;
@@ -137,6 +141,8 @@ Result<Digest> Database::export_snapshot(const std::string& path, const Snapshot
   if (path.empty() || path.find("://") != std::string::npos)
     return Status(Code::invalid_argument,
                   fmt::format("\"{}\" is not a path a snapshot can be written to", path));
+  const sqlite::Use use;
+  if (!use.status().ok()) return use.status();
   const std::string temporary = fmt::format("{}.{}.tmp", path, unique_name());
   const auto make = [&]() -> Result<Digest> {
     if (mknod(temporary.c_str(), S_IFREG | 0600, 0) != 0)
@@ -148,9 +154,9 @@ Result<Digest> Database::export_snapshot(const std::string& path, const Snapshot
     Status status = schema::migrate(c, schema::steps());
     if (!status.ok()) return status;
     {
-      State& s = state();
+      State& s = *state_;
       const std::lock_guard lock(s.mutex);
-      status = s.reopen_if_replaced();
+      status = s.reopen();
       if (status.ok()) status = attach_copy(c, s.connection);
       if (!status.ok()) return status;
     }
@@ -185,6 +191,8 @@ Result<Digest> Database::export_snapshot(const std::string& path, const Snapshot
 }
 
 Result<RecoverReport> Database::recover(const std::string& damaged, const std::string& to) {
+  const sqlite::Use use;
+  if (!use.status().ok()) return use.status();
   struct stat info {};
   if (stat(damaged.c_str(), &info) != 0)
     return system_status(errno, fmt::format("read {}", damaged));
@@ -195,7 +203,7 @@ Result<RecoverReport> Database::recover(const std::string& damaged, const std::s
   options.fallback = Fallback::none;
   auto fresh = open(to, options);
   if (!fresh.ok()) return fresh.status();
-  const auto saved = salvage(damaged, fresh->state().connection);
+  const auto saved = salvage(damaged, fresh->state_->connection);
   if (saved.trials + saved.winners + saved.tombstones + saved.quarantined == 0) {
     *fresh = Database(std::make_unique<State>());
     unlink(to.c_str());
@@ -208,7 +216,7 @@ Result<RecoverReport> Database::recover(const std::string& damaged, const std::s
 
 Result<Digest> Database::content_hash(Content content) {
   Digest digest{};
-  Status status = state().read([&](Connection& c) {
+  Status status = state_->read([&](Connection& c) {
     const auto hash = hash_content(c, content);
     if (hash.ok()) digest = *hash;
     return hash.status();

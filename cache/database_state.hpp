@@ -1,19 +1,18 @@
 // What a Database holds: its connection, and how the file behind it is opened, watched and mended.
 #pragma once
 
-#include <sys/types.h>
-
 #include <functional>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "cache/database.hpp"
+#include "cache/fork_gate.hpp"
 #include "cache/sqlite.hpp"
 
 namespace quarterturn {
 
-struct Database::State {
+struct Database::State final : sqlite::ClosedByFork {
   using Mode = DatabaseInfo::Mode;
   using Work = std::function<Status(sqlite::Connection&)>;
 
@@ -25,9 +24,9 @@ struct Database::State {
   sqlite::Connection connection;
   std::vector<std::string> notes;
   std::string journal;
-  pid_t process = 0;
 
   ~State();
+  void close_for_fork() override;
 
   /// Opens `path`, mending or falling back as the options say.
   Status open();
@@ -42,9 +41,10 @@ struct Database::State {
 
   void note(std::string message) { notes.push_back(std::move(message)); }
 
-  /// For callers that hold the mutex: one attempt, and nothing is mended.
+  /// For callers that hold a Use and the mutex: one attempt, and nothing is mended.
   Status run(const Work& work, sqlite::Transaction::Kind kind);
-  Status reopen_if_replaced();
+  /// On the file that is at the path now: opens it where a fork closed it or it was replaced.
+  Status reopen();
 
  private:
   Status make_absolute();

@@ -88,7 +88,7 @@ Result<std::int64_t> take_back(Connection& c, std::int64_t before, std::int64_t 
 }  // namespace
 
 Result<PruneReport> Database::prune(const PruneOptions& options) {
-  State& s = state();
+  State& s = *state_;
   PruneReport report;
   const auto now = rows::nanoseconds_now();
   Status status = s.write([&](Connection& c) -> Status {

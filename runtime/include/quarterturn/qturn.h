@@ -24,9 +24,9 @@
  * GPU, operand pointers are device pointers; on the CPU, host pointers. Pointers need the alignment
  * of their element type only, unless a plan states more.
  * 7. Processes: after fork, a child may use a CPU context that its parent made; it runs on the
- * calling thread alone and compiles nothing in the background. Running what was prepared is safe
- * there; a prepare may wait for ever where a thread of the parent, the background one of a miss
- * included, was inside SQLite at the moment of the fork. A GPU is lost to a forked child, by
+ * calling thread alone and compiles nothing in the background. A fork waits until no thread uses
+ * the database (2 s at most; past that the child has none). Fork while no other thread, that of
+ * misses included, prepares: a child may wait for ever for its locks. A GPU is lost to a child, by
  * its driver's rule: there, calls that reach the device end in an error status, and handles may
  * still be destroyed. Start processes that use a GPU by exec (Python's "spawn"). At exit nothing
  * need be destroyed: no destructor of a static object calls a driver, and vendor libraries (those
