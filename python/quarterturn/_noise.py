@@ -11,6 +11,11 @@ X, WEIGHT, DY = 0, 1, 2  # whose values `quantize` rounds: each draws noise of i
 NOISE_FIELDS = ("seed", "sign_seed", "step", "microbatch", "token0", "tokens")
 
 _MASK = (1 << 64) - 1
+_SEED, _STREAM, _SEED_AT, _STREAM_AT, _ROW0, _K0, _K_GLOBAL, _A_SIGNS, _B_SIGNS = (
+    WORD[name] for name in ("noise_seed", "noise_stream", "noise_seed_at", "noise_stream_at",
+                            "row0", "k0", "k_global", "a.sign_seed", "b.sign_seed"))
+_is_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing",
+                        torch.cuda.is_current_stream_capturing)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -105,12 +110,11 @@ class Drawn:
 
     def fill(self, words, transposed):
         """Into the words of a qturn_args (_calls.WORD)."""
-        words[WORD["noise_seed"]], words[WORD["noise_stream"]] = self.seed, self.stream
-        words[WORD["noise_seed_at"]], words[WORD["noise_stream_at"]] = self.seed_at, self.stream_at
+        words[_SEED], words[_STREAM] = self.seed, self.stream
+        words[_SEED_AT], words[_STREAM_AT] = self.seed_at, self.stream_at
         row0, k0, k_global = self.columns if transposed else self.rows
-        words[WORD["row0"]], words[WORD["k0"]] = row0 & _MASK, k0 & _MASK
-        words[WORD["k_global"]] = k_global & _MASK
-        words[WORD["a.sign_seed"]] = words[WORD["b.sign_seed"]] = self.sign_seed
+        words[_ROW0], words[_K0], words[_K_GLOBAL] = row0 & _MASK, k0 & _MASK, k_global & _MASK
+        words[_A_SIGNS] = words[_B_SIGNS] = self.sign_seed
 
 
 def drawn(x, noise, place, tensor, rounding, signs):
@@ -118,7 +122,7 @@ def drawn(x, noise, place, tensor, rounding, signs):
     if noise is None:
         raise ValueError(f"rounding {rounding}, signs {signs}: give `noise`, a tensor that "
                          "quarterturn.torch_ops.noise(...) makes")
-    if x.is_cuda and not noise.is_cuda and torch.cuda.is_current_stream_capturing():
+    if x.is_cuda and not noise.is_cuda and _is_capturing():
         raise RuntimeError("this noise is on the CPU: every replay of the CUDA graph would repeat "
                            "it. Give noise on the GPU, or run this part eagerly")
     return Drawn(noise, place, tensor, signs)
