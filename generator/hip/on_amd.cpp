@@ -17,9 +17,11 @@ Target as_read(Target target) {
   return target;
 }
 
-// The problem likewise: they store scales in their places without a word of the family.
+bool is_tiled(Layout layout) { return layout == Layout::aiter || layout == Layout::aiter_16x16; }
+
+// The problem likewise: they store scales and codes in their places without a word of the family.
 Problem as_read(Problem p) {
-  if (p.d_layout == Layout::aiter) p.d_layout = Layout::plain;
+  if (is_tiled(p.d_layout)) p.d_layout = Layout::plain;
   return p;
 }
 
@@ -46,8 +48,8 @@ class OnAmd final : public Family {
     if (instruction_ && p.op == Op::quantize && p.a_rounding != *instruction_)
       return fmt::format("rounds by v_cvt_scalef32_sr_pk_fp4_f32: a_rounding = {}",
                          name_of(*instruction_));
-    if (p.op == Op::quantize && p.d_layout != Layout::plain && p.d_layout != Layout::aiter)
-      return fmt::format("d_layout = {}: writes plain and aiter", name_of(p.d_layout));
+    if (p.op == Op::quantize && p.d_layout != Layout::plain && !is_tiled(p.d_layout))
+      return fmt::format("d_layout = {}: writes plain, aiter and aiter_16x16", name_of(p.d_layout));
     return text_.refuses(as_read(p), as_read(t));
   }
   std::vector<Parameter> parameters(const Problem& p, const Target& t) const override {

@@ -40,7 +40,7 @@ QT_FN void quantize_rows(const qt_args& args, i64 batch, u32 first_row, u32 last
   const i64 k_global = args.k_global > 0 ? args.k_global : k;
   const i64 rows = rows_of_entry<Config>(args, batch), row0 = row0_of_entry<Config>(args, batch);
   const RowsOfX<Config> from(args, batch, k);
-  const Copy to = copy_of<Config>(args.d, batch, blocks);
+  const Copy to = copy_of<Config>(args.d, batch, args.m, blocks);
 
   // A warp goes on while its first lane has work: shuffles need all lanes. Other warps hide the
   // time that its loads take.
@@ -114,7 +114,7 @@ QT_FN void quantize_columns(const qt_args& args, const qt_tensor& to, i64 batch,
   const SignMask mask = signs_of<Config>(args);
   const Noise noise = noise_of(args, args.operand, 1);
   const ColumnPlace place = column_place<Config>(args);
-  const Copy copy = copy_of<Config>(to, batch, padded / 32);
+  const Copy copy = copy_of<Config>(to, batch, k, padded / 32);
   u32 raw[32];
   QT_UNROLL
   for (u32 pass = 0; pass < 2u; ++pass) {
@@ -186,7 +186,7 @@ QT_FN void quantize_by_teams(const qt_args& args, i64 batch, u32 group, u32 thre
     sync_block();
     factor = factor_of_row(squares, blocks, k, args.epsilon, lane);
   }
-  const Copy to = copy_of<Config>(args.d, batch, blocks);
+  const Copy to = copy_of<Config>(args.d, batch, args.m, blocks);
   RowRange range = {};
   for (u32 block = t; block - lane < blocks; block += team) {
     float x[32];

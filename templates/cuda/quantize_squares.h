@@ -70,8 +70,8 @@ QT_FN void quantize_squares(const Config&, const qt_args& args) {
                        args.k_global > 0 ? args.k_global : k),
         packed);
     if (row < args.m)
-      store_block<Config>(copy_of<Config>(args.d, batch, across), row, x_block, across, packed,
-                          byte);
+      store_block<Config>(copy_of<Config>(args.d, batch, args.m, across), row, x_block, across,
+                          packed, byte);
   }
   if constexpr (by_columns) {
     sync_warp();
@@ -85,8 +85,8 @@ QT_FN void quantize_squares(const Config&, const qt_args& args) {
         x, largest, noise, noise_position(column, i64(y) * 32, at.row0, at.k0, at.k_global),
         packed);
     if (column < k)
-      store_block<Config>(copy_of<Config>(by_rows ? args.d2 : args.d, batch, down), column, y, down,
-                          packed, byte);
+      store_block<Config>(copy_of<Config>(by_rows ? args.d2 : args.d, batch, k, down), column, y,
+                          down, packed, byte);
   }
 }
 

@@ -8,13 +8,14 @@
 #include "cuda/load.h"
 #include "cuda/rotate.h"
 #include "cuda/scales_128x4.h"
+#include "hip/codes_16x16.h"
 #include "hip/scales_32x8.h"
 #include "tokens.h"
 
 namespace qt::cuda {
 
 /// Where codes and scales go: the spelling of the generator's layouts.
-enum class Output { plain, scales_128x4, e5m2, int8_rows, bf16, aiter };
+enum class Output { plain, scales_128x4, e5m2, int8_rows, bf16, aiter, aiter_16x16 };
 
 /// The spelling and the order are those of the generator's Copies.
 enum class Copies { rows, columns, both };
@@ -87,18 +88,44 @@ QT_FN RowsAlong rows_along(const qt_args& args, i64 at) {
 struct Copy {
   u8* codes;
   u8* scales;
-  u32 row_bytes, scale_ld;
+  u32 rows, row_bytes, scale_ld;
   bool aligned;  // every block's codes start at a multiple of 16
 };
 
+/// `rows` of `blocks` each.
 template <class Config>
-QT_FN Copy copy_of(const qt_tensor& to, i64 batch, i64 blocks) {
+QT_FN Copy copy_of(const qt_tensor& to, i64 batch, i64 rows, i64 blocks) {
   // Only plain operands may be strided.
   const i64 ld = Config::output == Output::plain ? to.ld : blocks * 32;
   constexpr i64 bits = Config::output == Output::bf16 ? 16 : 4;  // of an element
   u8* codes = static_cast<u8*>(to.data) + batch * to.batch_stride * bits / 8;
-  return {codes, static_cast<u8*>(to.scales) + batch * to.scale_batch_stride, u32(ld * bits / 8),
-          u32(to.scale_ld), ((reinterpret_cast<u64>(codes) | u64(ld * bits / 8)) & 15u) == 0};
+  return {codes,
+          static_cast<u8*>(to.scales) + batch * to.scale_batch_stride,
+          u32(rows),
+          u32(ld * bits / 8),
+          u32(to.scale_ld),
+          ((reinterpret_cast<u64>(codes) | u64(ld * bits / 8)) & 15u) == 0};
+}
+
+/// Sixteen bytes of codes.
+QT_FN void store_codes(u8* to, const u32 (&packed)[4], bool aligned) {
+  if (aligned) {
+    store_global(reinterpret_cast<Words4*>(to), {{packed[0], packed[1], packed[2], packed[3]}});
+  } else {
+    QT_UNROLL
+    for (int i = 0; i < 16; ++i) to[i] = u8(packed[i / 4] >> (8 * (i % 4)));
+  }
+}
+
+/// The codes of a block in panels of 16 rows; behind the copy's last row, zeros fill its panel.
+QT_FN void store_codes_16x16(const Copy& to, u32 row, u32 block, u32 blocks,
+                             const u32 (&packed)[4]) {
+  u8* at = to.codes + hip::place_16x16(row, block, blocks);
+  store_codes(at, packed, to.aligned);
+  if (row + 1u != to.rows) return;
+  const u32 zeros[4] = {};
+  for (u32 behind = row + 1u; behind % 16u != 0u; ++behind)
+    store_codes(at += 16, zeros, to.aligned);
 }
 
 /// Packed codes of block `block`, of `blocks` in a row, and its scale byte, to where they belong;
@@ -111,14 +138,12 @@ QT_FN void store_block(const Copy& to, u32 row, u32 block, u32 blocks, const u32
     store_block_bf16(reinterpret_cast<u16*>(row_at) + block * 32u, packed, byte);
     return;
   }
-  u8* codes = to.codes + u64(row) * to.row_bytes + block * 16u;
-  if (to.aligned) {
-    store_global(reinterpret_cast<Words4*>(codes), {{packed[0], packed[1], packed[2], packed[3]}});
+  if constexpr (Config::output == Output::aiter_16x16) {
+    store_codes_16x16(to, row, block, blocks, packed);
   } else {
-    QT_UNROLL
-    for (int i = 0; i < 16; ++i) codes[i] = u8(packed[i / 4] >> (8 * (i % 4)));
+    store_codes(to.codes + u64(row) * to.row_bytes + block * 16u, packed, to.aligned);
   }
-  if constexpr (Config::output == Output::aiter) {
+  if constexpr (Config::output == Output::aiter || Config::output == Output::aiter_16x16) {
     hip::store_scale_32x8(to.scales, row, block, blocks, byte);
   } else if constexpr (Config::output == Output::scales_128x4) {
     store_scale_128x4(to.scales, row, block, blocks, byte);

@@ -180,8 +180,8 @@ QT_FN void quantize_tiles(const Config&, const qt_args& args) {
   const Noise row_noise = noise_of(args, args.operand, 0);
   const Noise column_noise = noise_of(args, args.operand, 1);
   const ColumnPlace down_place = column_place<Config>(args);
-  const Copy rows_copy = copy_of<Config>(args.d, batch, row_blocks);
-  const Copy columns_copy = copy_of<Config>(by_rows ? args.d2 : args.d, batch, column_blocks);
+  const Copy rows_copy = copy_of<Config>(args.d, batch, args.m, row_blocks);
+  const Copy columns_copy = copy_of<Config>(by_rows ? args.d2 : args.d, batch, k, column_blocks);
 
   const auto bring_tile = [&](u32 along, u32 first_column, u32 to) QT_INLINE {
     const RowsAlong rows = rows_along<Config, by_rows>(args, along);

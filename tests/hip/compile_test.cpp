@@ -175,6 +175,9 @@ TEST_CASE("hip quantisers compile without spills") {
   auto tiles = quantize_of(DType::bf16, 32, ScaleRule::rceil, Rounding::sr16, Copies::both);
   tiles.d_layout = Layout::aiter;
   add(tiles);
+  auto weight = quantize_of(DType::bf16, 32, ScaleRule::rceil, Rounding::rne, Copies::rows);
+  weight.d_layout = Layout::aiter_16x16;
+  add(weight);
   auto squares = quantize_of(DType::bf16, 0, ScaleRule::floor, Rounding::rne, Copies::both);
   squares.scale_block = ScaleBlock::b32x32;
   add(squares);
@@ -188,7 +191,7 @@ TEST_CASE("hip quantisers compile without spills") {
   tokens.grouping = Grouping::k_grouped;
   tokens.groups = {1, 64};
   add(tokens);
-  jobs.compile(12);
+  jobs.compile(13);
 }
 
 TEST_CASE("hip quantisers by gfx950's own rounding compile to it without spills") {
@@ -351,14 +354,18 @@ TEST_CASE("hip plans solve products of quantised and of high-precision operands 
   REQUIRE(plan.ok());
   CHECK(plan->steps.size() == 3);
   CHECK(check_plan(p, kTarget, *plan).ok());
-  std::size_t tiled = 0;
+  std::size_t tiled = 0, shuffled = 0;
   for (const auto& other : plans(p, kTarget, 400)) {
     const auto status = check_plan(p, kTarget, other);
     CHECK_MESSAGE(status.ok(), other.text(), ": ", status.message());
     const auto quantize = step_problem(p, kTarget, other, StepKind::quantize_a);
     tiled += quantize.d_layout == Layout::aiter;
+    CHECK(!other.find(StepKind::pack_b));
+    shuffled +=
+        step_problem(p, kTarget, other, StepKind::quantize_b).d_layout == Layout::aiter_16x16;
   }
   CHECK(tiled > 50);
+  CHECK(shuffled > 50);
   auto given = gemm_problem(kTokens, kWidth, kWidth, DType::bf16);
   given.b_layout = Layout::aiter;
   for (const auto& other : plans(given, kTarget, 400))

@@ -41,10 +41,12 @@ std::vector<float> awkward(std::int64_t rows, std::int64_t k, std::uint32_t seed
 std::int64_t wrong_bytes(const Quantized& want, const Memory& codes, const Memory& scales,
                          Layout layout) {
   std::int64_t wrong = 0;
-  if (layout == Layout::aiter) {
+  if (layout == Layout::aiter || layout == Layout::aiter_16x16) {
     const auto expected = shuffled(want);
+    const auto in_place = layout == Layout::aiter ? want.codes : panels(want);
     REQUIRE(expected.size() == scales.bytes());
-    for (std::size_t i = 0; i < want.codes.size(); ++i) wrong += codes.data()[i] != want.codes[i];
+    REQUIRE(in_place.size() == codes.bytes());
+    for (std::size_t i = 0; i < in_place.size(); ++i) wrong += codes.data()[i] != in_place[i];
     for (std::size_t i = 0; i < expected.size(); ++i) wrong += scales.data()[i] != expected[i];
     return wrong;
   }
@@ -170,11 +172,17 @@ TEST_CASE("simulated hip quantisers give the reference's bits") {
     check_quantize(p, 129, 160, 1, seed++);
   }
   auto tiles = any_quantize(DType::bf16, 32, Signs::none, rceil, rne, Copies::both);
-  tiles.d_layout = Layout::aiter;
-  check_quantize(tiles, 70, 1000, 0, seed++);
-  check_quantize(tiles, 7, 96, 0, seed++);
+  for (const Layout layout : {Layout::aiter, Layout::aiter_16x16}) {
+    tiles.d_layout = layout;
+    check_quantize(tiles, 70, 1000, 0, seed++);
+    check_quantize(tiles, 7, 96, 0, seed++);
+  }
+  tiles.copies = Copies::rows;
+  check_quantize(tiles, 81, 264, 3, seed++);
   auto squares = any_quantize(DType::bf16, 0, Signs::none, even, rne, Copies::both);
   squares.scale_block = ScaleBlock::b32x32;
+  check_quantize(squares, 70, 100, 0, seed++);
+  squares.d_layout = Layout::aiter_16x16;
   check_quantize(squares, 70, 100, 0, seed++);
 }
 
