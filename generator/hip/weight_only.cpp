@@ -7,13 +7,17 @@
 #include "generator/cuda/config_text.hpp"
 #include "generator/grouping.hpp"
 #include "generator/hip/families.hpp"
+#include "generator/split_k.hpp"
 
 namespace quarterturn::hip {
 namespace {
 
 constexpr std::int64_t kWeightOnlyWaves = 4, kWeightOnlyThreads = 64 * kWeightOnlyWaves;
 constexpr std::int64_t kStageRowOfA = 256, kStageRowOfB = 64;  // bytes in a stage
-constexpr std::int64_t kCopiesInFlight = 63;                   // of a wave
+constexpr std::int64_t kStageOfK = 128;
+constexpr std::int64_t kCopiesInFlight = 63;        // of a wave
+constexpr std::int64_t kUnitsOfChip = 256;          // of an MI355X
+constexpr double kWeightOnlyCostSeconds = 0.3e-12;  // of a predicted cost of 1, roughly
 constexpr std::int64_t kSumsActivated = 128;
 constexpr std::int64_t kRegistersOfSimd = 512;
 
@@ -78,7 +82,7 @@ class HipWeightOnly final : public Family {
     if (p.m.hi <= 128) rows = {64, 128, 32};
     if (p.m.hi <= 32) rows = {32, 16, 64};
     if (p.m.hi <= 16) rows = {16, 32, 64};
-    return {
+    std::vector<Parameter> out = {
         {"tile_m", rows, ParameterStage::compile, "rows of D that one block computes"},
         {"tile_n", {128, 64, 256}, ParameterStage::compile, "columns of D that one block computes"},
         {"stages", {3, 4, 2}, ParameterStage::compile, "chunks of K in LDS"},
@@ -90,6 +94,8 @@ class HipWeightOnly final : public Family {
          {kInRows, kShuffled, kScalesInTiles},
          ParameterStage::compile,
          "B's layout: 0 plain, 1 aiter, 2 aiter_16x16"}};
+    if (auto splits = splits_axis(p, rows.front(), kUnitsOfChip)) out.push_back(std::move(*splits));
+    return out;
   }
 
   std::string illegal(const Problem& p, const Target& t, const Variant& v) const override {
@@ -104,6 +110,7 @@ class HipWeightOnly final : public Family {
     if (is_gated(p.epilogue) && wave_n < 32) return "a wave needs columns of gates and of values";
     if (p.epilogue != Epilogue::none && tile.sums() > kSumsActivated)
       return "a lane activates 128 sums at most";
+    if (auto reason = refuse_splits(p, split_tile(v), {kStageOfK}); !reason.empty()) return reason;
     if ((v.value("stages") - 1) * tile.copies() > kCopiesInFlight)
       return "more copies are in flight than a wave can count";
     const auto bytes = v.value("stages") * tile.stage_bytes();
@@ -129,6 +136,8 @@ class HipWeightOnly final : public Family {
     text.integer("waves_n", tile.waves_n, "");
     text.integer("stages", v.value("stages"), "chunks of K in LDS");
     text.integer("raster", v.value("raster"), "rows of tiles walked together");
+    text.constant("unsigned", "splits", fmt::format("{}", v.value("splits", 1)),
+                  "blocks that share a tile's K");
     const auto name = fmt::format("quarterturn_weight_only_{}_{}_{}x{}", name_of(p.role),
                                   name_of(p.a_type), tile.tile_m, tile.tile_n);
     return text.source(
@@ -141,6 +150,7 @@ class HipWeightOnly final : public Family {
     const WeightOnlyTile tile(v);
     Launch out;
     out.grid = tile_grid(p, args, tile.tile_m, tile.tile_n);
+    out.grid[0] *= static_cast<std::uint32_t>(v.value("splits", 1));
     out.block = {static_cast<std::uint32_t>(kWeightOnlyThreads), 1, 1};
     out.shared_bytes = v.value("stages") * tile.stage_bytes();
     return out;
@@ -149,14 +159,20 @@ class HipWeightOnly final : public Family {
   Layout b_layout(const Problem&, const Variant& v) const override { return layout_of(v); }
 
   // As of hip_gemm_mfma_scale, and a rounding more for every block.
-  double relative_error(const Problem&, const Variant&, std::int64_t k) const override {
-    return static_cast<double>(ceil_div(k, 8)) * 10 * 0x1p-23 + 6 * 0x1p-24;
+  double relative_error(const Problem&, const Variant& v, std::int64_t k) const override {
+    return static_cast<double>(ceil_div(k, 8)) * 10 * 0x1p-23 + 6 * 0x1p-24 +
+           split_error(v.value("splits", 1));
+  }
+
+  std::int64_t workspace_bytes(const Problem& p, const Variant& v,
+                               const Sizes& sizes) const override {
+    return split_bytes(p, split_tile(v), sizes);
   }
 
   // Matrix time of whole tiles, at a quarter of the scaled instruction's rate, with small tiles
-  // reading their operands more often.
-  double predicted_cost(const Problem& p, const Target&, const Variant& v,
-                        std::int64_t) const override {
+  // reading their operands more often; fewer tiles than units leave some without work.
+  double predicted_cost(const Problem& p, const Target& t, const Variant& v,
+                        std::int64_t units) const override {
     const double tile_m = static_cast<double>(v.value("tile_m")),
                  tile_n = static_cast<double>(v.value("tile_n"));
     const double rows = likely_tiles_down(p, v.value("tile_m")) * tile_m;
@@ -165,8 +181,17 @@ class HipWeightOnly final : public Family {
     const double overlap = v.value("stages") == 3 ? 1.0 : v.value("stages") == 4 ? 1.01 : 1.15;
     const double raster = v.value("raster") == 8 ? 1.0 : 1.02;
     const double weights = v.value("weights") == kInRows ? 1.0 : 1.005;
-    return rows * columns * static_cast<double>(likely_k(p)) * 4 * reuse * overlap * raster *
-           weights * 1e-3;
+    const auto shared = split_cost(p, split_tile(v), {kStageOfK}, parameters(p, t)[0].values[0],
+                                   units > 0 ? units : kUnitsOfChip);
+    return (rows * columns * static_cast<double>(likely_k(p)) * 4 * reuse * overlap * raster *
+                weights * shared.fill * 1e-3 +
+            shared.seconds / kWeightOnlyCostSeconds) /
+           shared.idle;
+  }
+
+ private:
+  static SplitTile split_tile(const Variant& v) {
+    return {v.value("tile_m"), v.value("tile_n"), 1, v.value("splits", 1)};
   }
 };
 

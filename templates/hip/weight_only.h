@@ -208,8 +208,8 @@ QT_FN void multiply(float (&d)[4], const Words4& a, const Words4& b) {
 
 }  // namespace weight_only_parts
 
-/// One block of four waves computes one tile_m x tile_n tile; grid: as TileWalk::find_of_block
-/// wants it.
+/// One block of four waves computes one tile_m x tile_n tile, or one part of its K; grid: as
+/// TileWalk::find_of_block wants it.
 template <class Config>
 QT_FN void weight_only(const Config&, const qt_args& args) {
   using namespace weight_only_parts;
@@ -224,17 +224,21 @@ QT_FN void weight_only(const Config&, const qt_args& args) {
   static_assert((Config::stages - 1) * S::copies < 64, "copies in flight are counted to 63");
 
   TileWalk<Config, u32(Config::tile_m)> tiles(args, args.m, args.n, args.k, Config::tile_n);
-  if (!tiles.find_of_block()) return;
+  if (!tiles.find_of_block(Config::splits)) return;
   const Product p = tiles.product();
   const i64 row0 = p.first + i64(tiles.y) * Config::tile_m;
   const i64 column0 = i64(tiles.x) * Config::tile_n;
   const i64 k_end = (p.k + 31) / 32 * 32;
-  const i64 stages = (k_end + kChunk - 1) / kChunk;
+  const KParts<Config::splits> parts = {u32((k_end + kChunk - 1) / kChunk)};
+  const u32 part = block_index() % Config::splits;
+  if (parts.is_idle(part)) return;
+  const i64 first_stage = parts.begin(part), stages = parts.end(part);
 
   const Operands<Config> from(args, p, row0, column0);
   const Copies<Config> copies(from);
   const bool aligned = from.a_aligned() && from.codes_aligned() && from.scales_aligned();
-  const i64 by_copies = aligned ? p.k / kChunk : 0;  // whole stages
+  const i64 whole = aligned ? p.k / kChunk : 0;
+  const i64 by_copies = whole < stages ? whole : stages;
   const auto place_of_stage = [](i64 s) QT_INLINE {
     return shared_base() + u32(s % Config::stages) * S::bytes;
   };
@@ -246,13 +250,13 @@ QT_FN void weight_only(const Config&, const qt_args& args) {
   };
 
   QT_UNROLL
-  for (int s = 0; s < Config::stages - 1; ++s) bring(s);
+  for (int s = 0; s < Config::stages - 1; ++s) bring(first_stage + s);
 
   const u32 wave = wave_index(), lane = wave_lane();
   const u32 first_m = wave / Config::waves_n * wave_m, first_n = wave % Config::waves_n * wave_n;
   const u32 in_tile = lane % 16u, group = lane / 16u;
   float sums[tiles_n][tiles_m][4] = {};
-  for (i64 s = 0; s < stages; ++s) {
+  for (i64 s = first_stage; s < stages; ++s) {
     // Later stages may be on their way where all their copies are.
     if (s + Config::stages - 2 < by_copies)
       wait_copies<(Config::stages - 2) * int(S::copies)>();
@@ -288,6 +292,15 @@ QT_FN void weight_only(const Config&, const qt_args& args) {
         }
       }
     }
+  }
+  if constexpr (Config::splits > 1) {
+    const PartSums<Config::splits, 2 * kWaves, u32(tiles_n * tiles_m) * 4u> kept(
+        args, tiles.number_of_block(Config::splits), warp_index(), lane_index());
+    if (part + 1 < Config::splits) {
+      leave_sums(kept, part, sums);
+      return;
+    }
+    join_sums(kept, parts, part, sums);
   }
   store_wave<Config, Tile>(args, p, from.columns, column0, first_n, row0 + first_m + in_tile, lane,
                            sums);

@@ -60,6 +60,9 @@ TEST_CASE("split_k.small weights' gradients share out K by default") {
   CHECK(by_default(product(16, 4096, 14336, Role::fprop), "sm_120f").value("splits", 1) > 1);
   CHECK(by_default(product(16, 4096, 14336, Role::fprop), "gfx950").value("splits", 1) > 1);
   CHECK(by_default(product(8192, 4096, 14336, Role::fprop), "sm_120f").value("splits", 1) == 1);
+  auto weight_only = product(16, 4096, 14336, Role::fprop);
+  weight_only.a_type = DType::bf16;
+  CHECK(by_default(weight_only, "gfx950").value("splits", 1) > 1);
 }
 
 TEST_CASE("split_k.a row's sums that may not follow the batch have no axis") {

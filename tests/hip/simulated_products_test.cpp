@@ -133,6 +133,9 @@ void check_weight_only(const Problem& p, const Variant& v, const Shape& s, std::
   args.alpha = 0.75f;
   args.beta = p.accumulate == Accumulate::accumulate ? 0.5f : 0.0f;
   args.bias = bias_memory.data();
+  const auto parts = hip::weight_only().workspace_bytes(p, v, {s.m, s.n, s.k});
+  const Memory workspace(std::vector<unsigned char>(static_cast<std::size_t>(parts), 0xff));
+  args.workspace = workspace.data();
   for (const auto& schedule : kSchedules) {
     if (!old.empty()) std::memcpy(d.data(), old.data(), old.size());
     run(hip::weight_only(), p, v, args, schedule);
@@ -252,6 +255,22 @@ TEST_CASE("simulated hip weight-only products: awkward shapes, both types, every
   p.role = Role::wgrad;
   check_weight_only(p, with(hip::weight_only(), p, {{"tile_m", 32}, {"tile_n", 64}}), {33, 40, 301},
                     63);
+}
+
+TEST_CASE("simulated hip weight-only products share out K among blocks") {
+  auto p = gemm_problem({0, 64}, {1, 512}, {0, 131072}, DType::f32);
+  p.a_type = DType::bf16;
+  p.accumulate = Accumulate::accumulate;
+  const auto three =
+      with(hip::weight_only(), p,
+           {{"tile_m", 64}, {"tile_n", 64}, {"stages", 3}, {"weights", 1}, {"splits", 3}});
+  // With whole and other last stages, unaligned, fewer stages than parts, and no K at all.
+  for (const auto& s : {Shape{65, 70, 1312}, Shape{5, 9, 672, 8, 1}, Shape{3, 70, 160},
+                        Shape{3, 4, 0}})
+    check_weight_only(p, three, s, 64);
+  const auto flat = with(hip::weight_only(), p,
+                         {{"tile_m", 32}, {"tile_n", 128}, {"weights", 2}, {"splits", 8}});
+  check_weight_only(p, flat, {17, 130, 1184}, 65);
 }
 
 TEST_CASE("simulated hip products of large tiles with two stages") {
