@@ -136,7 +136,7 @@ class GemmPacked final : public Family {
 
   // Time to read the weights, in cuda_gemm_e5m2's units: one is 12.3 ps of an H200.
   double predicted_cost(const Problem& p, const Target& t, const Variant& v,
-                        std::int64_t) const override {
+                        std::int64_t units) const override {
     const double bytes = static_cast<double>(round_up(p.n.hi, v.value("stripes") * kStripe)) *
                          static_cast<double>(p.k.hi) * 0.53125;
     const auto tiles = ceil_div(std::max<std::int64_t>(p.m.hi, 1), v.value("tokens"));
@@ -146,6 +146,10 @@ class GemmPacked final : public Family {
     if (is_bf16()) factor = 1.3 + 0.037 * static_cast<double>(v.value("tokens"));
     for (const auto& axis : parameters(p, t))
       if (v.value(axis.name) != axis.values.front()) factor += 0.02;
+    // As measured for few tokens, which wait for their weights; more of them also need the units.
+    const auto blocks = tiles * ceil_div(p.n.hi, v.value("stripes") * kStripe);
+    const double chip = static_cast<double>(units > 0 ? units : 132);
+    if (p.m.hi > 64) factor *= std::max(1.0, chip / static_cast<double>(blocks));
     return (bytes * static_cast<double>(tiles) * factor / 3.6e12 + 3e-6) / 12.3e-12;
   }
 
