@@ -200,6 +200,14 @@ Result<Plan> default_plan(const Problem& problem, const Target& target);
 /// Checks a plan that came from outside against the families and the problem.
 Status check_plan(const Problem& problem, const Target& target, const Plan& plan);
 
+/// Whether the step that multiplies quantises its D as well: a `gemm_quantize` without a step
+/// quantize_d.
+bool quantizes_in_product(const Problem& problem, const Plan& plan);
+
+/// Such a plan with a binary32 D and a step that quantises it: the same sums, so the same codes.
+/// None where no family quantises so.
+std::optional<Plan> with_result_step(const Problem& problem, const Target& target, Plan plan);
+
 /// Where a plan's intermediate operands lie in the caller's workspace, for given sizes.
 struct Workspace {
   std::int64_t a_codes = 0, a_scales = 0, b_codes = 0, b_scales = 0, kernel = 0;  ///< byte offsets

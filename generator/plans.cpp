@@ -64,13 +64,21 @@ bool quantizes_operands(const Problem& p) {
   return p.op == Op::hadamard_gemm || p.op == Op::gemm_quantize;
 }
 
-Problem multiply_problem(const Problem& p, Layout a_layout, Layout b_layout) {
+// What the multiplying step leaves of a `gemm_quantize`: D in binary32 for a step behind it, or D
+// as it is asked for.
+enum class ResultForm { binary32, quantized };
+
+ResultForm result_of(const Problem& p, const Plan& plan) {
+  return quantizes_in_product(p, plan) ? ResultForm::quantized : ResultForm::binary32;
+}
+
+Problem multiply_problem(const Problem& p, Layout a_layout, Layout b_layout, ResultForm result) {
   Problem step = p;
-  step.op = Op::gemm;
+  step.op = result == ResultForm::quantized ? Op::gemm_quantize : Op::gemm;
   step.a_layout = a_layout;
   step.b_layout = b_layout;
   if (quantizes_operands(p)) step.a_type = DType::mxfp4;
-  if (p.op == Op::gemm_quantize) {
+  if (p.op == Op::gemm_quantize && result == ResultForm::binary32) {
     step.d_type = DType::f32;
     step.d_layout = Layout::plain;
     step.copies = Copies::rows;
@@ -123,9 +131,10 @@ Problem whole_problem(const Problem& p) {
 }
 
 // What runs behind the step that computes D.
-std::vector<std::pair<StepKind, Problem>> steps_after(const Problem& p) {
+std::vector<std::pair<StepKind, Problem>> steps_after(const Problem& p, ResultForm result) {
   std::vector<std::pair<StepKind, Problem>> out;
-  if (p.op == Op::gemm_quantize) out.emplace_back(StepKind::quantize_d, result_problem(p));
+  if (p.op == Op::gemm_quantize && result == ResultForm::binary32)
+    out.emplace_back(StepKind::quantize_d, result_problem(p));
   if (p.bias_gradient != BiasGradient::none)
     out.emplace_back(StepKind::bias_gradient, sums_problem(p));
   return out;
@@ -159,13 +168,14 @@ void append_operand(const Problem& p, bool is_b, Layout wanted, Route route, Ske
   }
 }
 
-Skeleton skeleton(const Problem& p, const Family& gemm, const Variant& variant, Route a, Route b) {
+Skeleton skeleton(const Problem& p, const Family& gemm, const Variant& variant, ResultForm result,
+                  Route a, Route b) {
   Skeleton out;
   const Layout a_layout = gemm.a_layout(p, variant), b_layout = gemm.b_layout(p, variant);
-  out.after = steps_after(p);
+  out.after = steps_after(p, result);
   append_operand(p, false, a_layout, a, out);
   append_operand(p, true, b_layout, b, out);
-  out.stand_in = gemm.stand_in(multiply_problem(p, a_layout, b_layout), variant);
+  out.stand_in = gemm.stand_in(multiply_problem(p, a_layout, b_layout, result), variant);
   return out;
 }
 
@@ -277,14 +287,14 @@ class PlanList {
 
 // Plans around one GEMM variant: its preparation steps at their best prediction, then each of them
 // varied.
-void append_gemm_plans(const Problem& p, const Target& t, const Choice& gemm, std::size_t limit,
-                       std::vector<std::string>* reasons, PlanList& out) {
+void append_gemm_plans(const Problem& p, const Target& t, const Choice& gemm, ResultForm result,
+                       std::size_t limit, std::vector<std::string>* reasons, PlanList& out) {
   const auto route = [&](bool is_b) {
     return route_for(
         p, t, is_b,
         is_b ? gemm.family->b_layout(p, gemm.variant) : gemm.family->a_layout(p, gemm.variant));
   };
-  const auto bones = skeleton(p, *gemm.family, gemm.variant, route(false), route(true));
+  const auto bones = skeleton(p, *gemm.family, gemm.variant, result, route(false), route(true));
   std::vector<std::vector<Choice>> options;
   for (const auto& steps : {bones.before, bones.after})
     for (const auto& [kind, problem] : steps) {
@@ -316,7 +326,7 @@ void append_gemm_plans(const Problem& p, const Target& t, const Choice& gemm, st
 void append_whole_plans(const Problem& p, const Target& t, const Choice& whole, std::size_t limit,
                         std::vector<std::string>* reasons, PlanList& out) {
   Plan plan{{{StepKind::whole, whole.variant}}};
-  const auto after = steps_after(p);
+  const auto after = steps_after(p, ResultForm::binary32);
   if (after.empty()) return out.add(std::move(plan));
   const auto options = choices(after[0].second, t, reasons);
   for (std::size_t i = 0; i < options.size() && out.size() < limit; ++i) {
@@ -326,39 +336,58 @@ void append_whole_plans(const Problem& p, const Target& t, const Choice& whole, 
   }
 }
 
+// A kernel that computes D, and what of D.
+struct Ranked {
+  enum class Form { whole, gemm, gemm_and_result };
+  Choice choice;
+  Form form;
+};
+
+std::vector<Ranked> ranked_choices(const Problem& p, const Target& t,
+                                   std::vector<std::string>* reasons) {
+  std::vector<Ranked> out;
+  // `gemm` over operands already in place is one kernel: not listed twice. And what multiplies and
+  // quantises reads operands in a layout of its own.
+  if (p.op != Op::gemm && p.op != Op::gemm_quantize)
+    for (auto& choice : choices(whole_problem(p), t, reasons))
+      out.push_back({std::move(choice), Ranked::Form::whole});
+  if (multiplies(p.op)) {
+    Repacking repacking(p, t);
+    const auto add = [&](ResultForm result, Ranked::Form form, std::vector<std::string>* why) {
+      for (auto& choice :
+           choices(multiply_problem(p, Layout::chosen, Layout::chosen, result), t, why)) {
+        choice.cost += repacking.cost(choice);
+        out.push_back({std::move(choice), form});
+      }
+    };
+    if (p.op == Op::gemm_quantize)
+      add(ResultForm::quantized, Ranked::Form::gemm_and_result, nullptr);
+    add(ResultForm::binary32, Ranked::Form::gemm, reasons);
+  }
+  std::stable_sort(out.begin(), out.end(),
+                   [](const Ranked& x, const Ranked& y) { return costs_less(x.choice, y.choice); });
+  begin_with_tried(out, t, [](const Ranked& entry) -> const Choice& { return entry.choice; });
+  return out;
+}
+
 std::vector<Plan> enumerate(const Problem& p, const Target& t, std::size_t limit,
                             std::vector<std::string>* reasons) {
   PlanList out;
-  struct Ranked {
-    Choice choice;
-    bool whole;
+  const auto ranked = ranked_choices(p, t, reasons);
+  const auto append = [&](const Ranked& entry, std::size_t most) {
+    const bool one = entry.form == Ranked::Form::gemm_and_result;
+    append_gemm_plans(p, t, entry.choice, one ? ResultForm::quantized : ResultForm::binary32, most,
+                      reasons, out);
   };
-  std::vector<Ranked> ranked;
-  for (auto& choice : choices(whole_problem(p), t, reasons))
-    ranked.push_back({std::move(choice), true});
-  if (multiplies(p.op)) {
-    const auto whole = ranked.size();
-    Repacking repacking(p, t);
-    for (auto& choice : choices(multiply_problem(p, Layout::chosen, Layout::chosen), t, reasons)) {
-      choice.cost += repacking.cost(choice);
-      ranked.push_back({std::move(choice), false});
-    }
-    // `gemm` over operands already in place is one kernel: not listed twice.
-    if (p.op == Op::gemm)
-      ranked.erase(ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(whole));
-  }
-  std::stable_sort(ranked.begin(), ranked.end(),
-                   [](const Ranked& x, const Ranked& y) { return costs_less(x.choice, y.choice); });
-  begin_with_tried(ranked, t, [](const Ranked& entry) -> const Choice& { return entry.choice; });
   // Every GEMM first with its best preparation, then the preparations varied around the best GEMM.
   for (std::size_t i = 0; i < ranked.size() && out.size() < limit; ++i) {
-    if (ranked[i].whole)
+    if (ranked[i].form == Ranked::Form::whole)
       append_whole_plans(p, t, ranked[i].choice, out.size() + 1, reasons, out);
     else
-      append_gemm_plans(p, t, ranked[i].choice, out.size() + 1, reasons, out);
+      append(ranked[i], out.size() + 1);
   }
   for (std::size_t i = 0; i < ranked.size() && out.size() < limit; ++i)
-    if (!ranked[i].whole) append_gemm_plans(p, t, ranked[i].choice, limit, reasons, out);
+    if (ranked[i].form != Ranked::Form::whole) append(ranked[i], limit);
   return out.take();
 }
 
@@ -396,7 +425,8 @@ Problem step_problem(const Problem& problem, const Target&, const Plan& plan, St
   if (!family) return problem;
   const Layout a = family->a_layout(problem, gemm->variant);
   const Layout b = family->b_layout(problem, gemm->variant);
-  if (kind == StepKind::gemm || kind == StepKind::stand_in) return multiply_problem(problem, a, b);
+  if (kind == StepKind::gemm || kind == StepKind::stand_in)
+    return multiply_problem(problem, a, b, result_of(problem, plan));
   const bool is_b = kind == StepKind::quantize_b || kind == StepKind::pack_b;
   const Layout wanted = is_b ? b : a;
   const bool by_plain = route_of(plan, is_b) == Route::by_plain;
@@ -427,12 +457,16 @@ Status check_plan(const Problem& problem, const Target& target, const Plan& plan
   if (!gemm && !plan.find(StepKind::whole))
     return Status(Code::invalid_argument,
                   fmt::format("plan '{}' has no GEMM and is not one kernel", plan.text()));
+  if (!gemm && problem.op == Op::gemm_quantize)
+    return Status(Code::invalid_argument,
+                  fmt::format("plan '{}' has no step 'gemm', which a gemm_quantize begins with",
+                              plan.text()));
   Skeleton bones;
   if (gemm)
     bones = skeleton(problem, *find_family(gemm->variant.family), gemm->variant,
-                     route_of(plan, false), route_of(plan, true));
+                     result_of(problem, plan), route_of(plan, false), route_of(plan, true));
   else
-    bones.after = steps_after(problem);
+    bones.after = steps_after(problem, ResultForm::binary32);
   std::vector<StepKind> kinds;
   for (const auto& [kind, part] : bones.before) kinds.push_back(kind);
   kinds.push_back(gemm ? StepKind::gemm : StepKind::whole);
@@ -450,6 +484,18 @@ Status check_plan(const Problem& problem, const Target& target, const Plan& plan
                   fmt::format("'{}' must be followed by '{}', its exact stand-in",
                               gemm->variant.text(), bones.stand_in->text()));
   return {};
+}
+
+bool quantizes_in_product(const Problem& problem, const Plan& plan) {
+  return problem.op == Op::gemm_quantize && plan.find(StepKind::gemm) &&
+         !plan.find(StepKind::quantize_d);
+}
+
+std::optional<Plan> with_result_step(const Problem& problem, const Target& target, Plan plan) {
+  const auto options = choices(result_problem(problem), target, nullptr);
+  if (options.empty()) return {};
+  plan.steps.push_back({StepKind::quantize_d, options.front().variant});
+  return plan;
 }
 
 Workspace workspace_of(const Problem& problem, const Target& target, const Plan& plan,

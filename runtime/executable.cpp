@@ -24,6 +24,7 @@ class ContextScope {
   bool entered_;
 };
 
+constexpr unsigned kResultOperand = 2;        // whose draws a quantised D takes
 constexpr std::size_t kPrebuiltTries = 1000;  // plans, the default first
 
 Status with_step(const Status& status, const Step& step) {
@@ -144,12 +145,13 @@ qt_args Executable::step_args(const LoadedStep& step, const qt_args& args,
       if (plan_.find(StepKind::quantize_a) || plan_.find(StepKind::pack_a)) out.a = packed_a();
       if (plan_.find(StepKind::quantize_b) || plan_.find(StepKind::pack_b)) out.b = packed_b();
       if (plan_.find(StepKind::quantize_d)) out.d = result();
+      if (quantizes_in_product(problem_, plan_)) out.operand = kResultOperand;
       return out;
     case StepKind::quantize_d:
       out.a = result();
       out.k = columns;
       out.n = 0;
-      out.operand = 2;
+      out.operand = kResultOperand;
       out.k0 = out.k_global = 0;
       return out;
     case StepKind::bias_gradient:

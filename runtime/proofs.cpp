@@ -241,15 +241,25 @@ Status Proofs::judge(const ProofTask& task, const Proof& proof) {
                                                proof.status.message()));
 }
 
+Status Proofs::compile(const Problem& problem, const Plan& plan) {
+  for (const auto& step : plan.steps) {
+    const Problem part = step_problem(problem, place_.target, plan, step.kind);
+    const auto source = find_family(step.variant.family)->emit(part, place_.target, step.variant);
+    if (auto status = compile_(source); !status.ok()) return status;
+  }
+  return {};
+}
+
 Status Proofs::prove(const Problem& problem, const Plan& plan) {
   auto tasks = tasks_for(problem, plan);
   // What does not compile is found out here, and the child's time is its kernels' alone.
-  for (const auto& task : tasks)
-    for (const auto& step : task.plan.steps) {
-      const Problem part = step_problem(task.problem, place_.target, task.plan, step.kind);
-      const auto source = find_family(step.variant.family)->emit(part, place_.target, step.variant);
-      if (auto status = compile_(source); !status.ok()) return status;
-    }
+  for (const auto& task : tasks) {
+    if (auto status = compile(task.problem, task.plan); !status.ok()) return status;
+    // What a D that is quantised where it is computed is compared with.
+    if (quantizes_in_product(task.problem, task.plan))
+      if (const auto apart = with_result_step(task.problem, place_.target, task.plan))
+        if (auto status = compile(task.problem, *apart); !status.ok()) return status;
+  }
   while (!tasks.empty()) {
     ++started_;
     const auto proofs = prover_.run(tasks);

@@ -75,6 +75,7 @@ class Proofs {
   void forget_open();
   Status refusal(const Variant& variant) const;
   std::vector<ProofTask> tasks_for(const Problem& problem, const Plan& plan);
+  Status compile(const Problem& problem, const Plan& plan);
   Status prove(const Problem& problem, const Plan& plan);
   Status judge(const ProofTask& task, const Proof& proof);
   void record(const ProofTask& task, const Proof& proof, TrialStatus status);

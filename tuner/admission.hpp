@@ -70,6 +70,8 @@ class Admission {
   Status check_rows(Case& one, std::uint32_t which, const unsigned char* codes,
                     const unsigned char* scales, Layout layout, Certificate& certificate);
   Status check_beside(Case& one, Certificate& certificate);
+  Status read_unquantized(Case& one, const Plan& plan);
+  Status compute_unquantized(Case& one, const Plan& plan);
   Status check_quantized_product(Case& one, const Executable& executable, Certificate& certificate);
   Status check_quantized_result(Case& one, Certificate& certificate);
   Status check_elements(Case& one, Certificate& certificate);
@@ -79,6 +81,8 @@ class Admission {
   Problem product_;  ///< of gemm_quantize: with a binary32 result
   Target target_;
   std::vector<std::unique_ptr<Case>> cases_;
+  /// Of the last plan whose product quantises D: that plan with a binary32 D.
+  std::shared_ptr<const Executable> unquantized_;
   std::string admitted_, disproved_;
   double data_seconds_ = 0;
 };

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -287,17 +288,57 @@ Status Admission::check_beside(Case& one, Certificate& certificate) {
   return {};
 }
 
-// D's codes are those of the plan's own binary32 result, which lies in the workspace.
-Status Admission::check_quantized_product(Case& one, const Executable& executable,
-                                          Certificate& certificate) {
+// D in binary32, which the plan that just ran has left in the workspace, to one.now.
+Status Admission::read_unquantized(Case& one, const Plan& plan) {
   const Sizes& s = one.spec.sizes;
-  const Workspace places = workspace_of(problem_, target_, executable.plan(), most_sizes(problem_));
+  const Workspace places = workspace_of(problem_, target_, plan, most_sizes(problem_));
   auto workspace = one.instance->workspace();
   if (!workspace.ok()) return workspace.status();
-  const std::int64_t columns = one.instance->columns(), count = s.batch * s.m * columns;
+  const std::int64_t count = s.batch * s.m * one.instance->columns();
   one.now.type = DType::f32;
   one.now.bytes.assign(workspace->begin() + places.result,
                        workspace->begin() + places.result + count * 4);
+  return {};
+}
+
+// The same by the plan that leaves it, of one whose product quantises D: the same sums.
+Status Admission::compute_unquantized(Case& one, const Plan& plan) {
+  const auto apart = with_result_step(problem_, target_, plan);
+  if (!apart)
+    return Status(Code::not_supported,
+                  fmt::format("no family quantises a binary32 D, which the codes of '{}' are "
+                              "compared with",
+                              plan.text()));
+  if (!unquantized_ || unquantized_->plan() != *apart) {
+    auto built = Executable::build(backend_, problem_, *apart);
+    if (!built.ok()) return built.status();
+    unquantized_ = std::move(*built);
+  }
+  auto args = one.instance->arguments(*unquantized_);
+  if (!args.ok()) return args.status();
+  if (auto status = one.instance->poison(); !status.ok()) return status;
+  if (auto status = unquantized_->run(*args, nullptr); !status.ok()) return status;
+  if (auto status = backend_.synchronize(); !status.ok()) return status;
+  return read_unquantized(one, *apart);
+}
+
+// D's codes are those of the plan's own binary32 result.
+Status Admission::check_quantized_product(Case& one, const Executable& executable,
+                                          Certificate& certificate) {
+  const Sizes& s = one.spec.sizes;
+  const std::int64_t columns = one.instance->columns();
+  std::array<Instance::Packed, 2> codes;  // rows, columns
+  for (const bool turned : {false, true}) {
+    if (problem_.copies == (turned ? Copies::rows : Copies::columns)) continue;
+    auto packed = one.instance->packed(turned && problem_.copies == Copies::both ? 1 : 0);
+    if (!packed.ok()) return packed.status();
+    codes[turned ? 1 : 0] = std::move(*packed);
+  }
+  const Plan& plan = executable.plan();
+  if (auto status = quantizes_in_product(problem_, plan) ? compute_unquantized(one, plan)
+                                                         : read_unquantized(one, plan);
+      !status.ok())
+    return status;
   if (auto status = check_outputs(one, certificate); !status.ok()) return status;
   if (!is_readable(problem_.d_layout)) return {};
   auto spec = reference_spec(problem_, 0);
@@ -305,8 +346,7 @@ Status Admission::check_quantized_product(Case& one, const Executable& executabl
   spec.noise.operand = 2;
   for (const bool turned : {false, true}) {
     if (problem_.copies == (turned ? Copies::rows : Copies::columns)) continue;
-    auto packed = one.instance->packed(turned && problem_.copies == Copies::both ? 1 : 0);
-    if (!packed.ok()) return packed.status();
+    const Instance::Packed& packed = codes[turned ? 1 : 0];
     spec.noise.transposed = turned ? 1 : 0;
     const std::int64_t rows = turned ? columns : s.m, k = turned ? s.m : columns;
     const auto padding = padding_unit(problem_);
@@ -318,8 +358,8 @@ Status Admission::check_quantized_product(Case& one, const Executable& executabl
           x.push_back(
               one.now.at(batch * s.m * columns + (turned ? i * columns + r : r * columns + i)));
       const auto wanted = reference::quantize(x.data(), rows, k, k, spec);
-      const PackedView view{problem_.d_layout, packed->codes.data() + batch * bytes.codes,
-                            packed->scales.data() + batch * bytes.scales, rows,
+      const PackedView view{problem_.d_layout, packed.codes.data() + batch * bytes.codes,
+                            packed.scales.data() + batch * bytes.scales, rows,
                             round_up(k, padding)};
       for (const auto row : sampled(rows, 4 * kMostRows, one.spec.seed)) {
         OracleRow line;

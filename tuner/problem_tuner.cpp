@@ -100,6 +100,10 @@ std::vector<CompilePool::Job> submit_all(CompilePool& pool, const Problem& probl
                                          const Target& target, const Plan& plan,
                                          CompilePool::Urgency urgency) {
   std::vector<CompilePool::Job> out{pool.submit(problem, plan, urgency)};
+  // What admission compares its codes with.
+  if (quantizes_in_product(problem, plan))
+    if (const auto apart = with_result_step(problem, target, plan))
+      out.push_back(pool.submit(problem, *apart, urgency));
   const Step& main = plan.main_step();
   const Family* family = find_family(main.variant.family);
   if (!family || main.kind != StepKind::gemm) return out;

@@ -45,6 +45,16 @@ void append_products(std::vector<Problem>& out) {
     if (!is_derivative(epilogue)) p.pre_activation = PreActivation::kept;
     out.push_back(p);
   }
+  for (const auto layout : {Layout::plain, Layout::scales_128x4, Layout::aiter})
+    for (const auto epilogue : {Epilogue::none, Epilogue::swiglu_split, Epilogue::dswiglu}) {
+      auto p = product(DType::mxfp4);
+      p.op = Op::gemm_quantize;
+      p.d_layout = layout;
+      p.epilogue = epilogue;
+      p.signs = Signs::per_call;
+      if (epilogue != Epilogue::none) p.d_rounding = Rounding::sr16;
+      out.push_back(p);
+    }
   for (const auto grouping : {Grouping::m_contiguous, Grouping::m_masked, Grouping::k_grouped}) {
     auto p = product(DType::bf16);
     p.grouping = grouping;

@@ -49,7 +49,9 @@ bool has_fast_activation(const Problem& p) {
 }
 
 void ConfigText::epilogue(const Problem& p) {
-  constant("qt::cuda::DType", "output", fmt::format("qt::cuda::DType::{}", name_of(p.d_type)),
+  // Of a D that is quantised, before it is.
+  const DType output = p.op == Op::gemm_quantize ? DType::f32 : p.d_type;
+  constant("qt::cuda::DType", "output", fmt::format("qt::cuda::DType::{}", name_of(output)),
            "of D");
   constant("qt::cuda::DType", "side", fmt::format("qt::cuda::DType::{}", name_of(side_type(p))),
            "of C, bias, aux and z");
@@ -59,6 +61,22 @@ void ConfigText::epilogue(const Problem& p) {
            "from z to D");
   flag("keeps_z", p.pre_activation == PreActivation::kept, "stores z too");
   flag("fast_activation", has_fast_activation(p), "activates with approximate instructions");
+  flag("quantizes", p.op == Op::gemm_quantize, "D, as `quantize` would");
+  if (p.op == Op::gemm_quantize) quantized_result(p);
+}
+
+void ConfigText::quantized_result(const Problem& p) {
+  const auto choice = [this](std::string_view type, std::string_view field, std::string_view value,
+                             std::string_view comment) {
+    constant(fmt::format("qt::{}", type), field, fmt::format("qt::{}::{}", type, value), comment);
+  };
+  choice("cuda::Output", "result_layout",
+         p.d_layout == Layout::scales_128x4 ? "scales_128x4" : name_of(p.d_layout),
+         "how D's codes and scales lie");
+  integer("rotation", p.rotation, "Hadamard segment, 0 for none");
+  choice("Signs", "signs", name_of(p.signs), "");
+  choice("ScaleRule", "scale_rule", name_of(p.scale_rule), "");
+  choice("Rounding", "result_rounding", name_of(p.d_rounding), "");
 }
 
 void ConfigText::descale(const Problem& problem) {

@@ -41,6 +41,8 @@ class ConfigText {
   }
   /// What a product's epilogue does: types, addends, activation.
   void epilogue(const Problem& problem);
+  /// How a product's D is quantised where it is computed.
+  void quantized_result(const Problem& problem);
   /// A static dimension, or 0 with a remark for one given at run time.
   void dimension(std::string_view name, const Extent& extent);
 

@@ -8,6 +8,7 @@
 #include "generator/cuda/config_text.hpp"
 #include "generator/cuda/families.hpp"
 #include "generator/grouping.hpp"
+#include "generator/quantized_result.hpp"
 #include "generator/split_k.hpp"
 
 namespace quarterturn::cuda {
@@ -78,10 +79,11 @@ class GemmSm120 final : public Family {
     if (p.epilogue != Epilogue::none &&
         tile_m / grid->down * (tile_n / grid->across) > kWarpArea / 2)
       return "activations need registers beside the sums: parts of at most 2048 elements";
+    if (auto reason = refuse_quantized_tile(p, tile_n); !reason.empty()) return reason;
     if (auto reason = refuse_splits(p, split_tile(v), {kChunk}); !reason.empty()) return reason;
     if (const auto bytes = shared_bytes(p, v); bytes > t.shared_bytes)
-      return fmt::format("its stages need {} bytes of shared memory, a block has {}", bytes,
-                         t.shared_bytes);
+      return fmt::format("its stages or results need {} bytes of shared memory, a block has {}",
+                         bytes, t.shared_bytes);
     return {};
   }
 
@@ -101,6 +103,7 @@ class GemmSm120 final : public Family {
     text.integer("raster", v.value("raster"), "rows of tiles walked together");
     text.constant("unsigned", "splits", fmt::format("{}", v.value("splits", 1)),
                   "blocks that share a tile's K");
+    if (quantizes_result(p)) text.integer("passes", passes(p, v), "in which a tile is quantised");
     const std::string entry = fmt::format("quarterturn_gemm_mxf4_{}_{}_{}x{}", name_of(p.role),
                                           name_of(p.d_type), tile_m, tile_n);
     return text.source(p, t, v, "cuda/gemm_sm120.h", "gemm_sm120_tile",
@@ -149,20 +152,29 @@ class GemmSm120 final : public Family {
     const double raster = v.value("raster") == 8 ? 1.0 : 1.02;
     const auto shared = split_cost(p, split_tile(v), {kChunk}, parameters(p, t)[0].values[0],
                                    units > 0 ? units : kUnits);
-    return (rows * columns * static_cast<double>(likely_k(p)) * reuse * loads * overlap * raster *
-                shared.fill * 1e-3 / 6.0 +
-            shared.seconds / kCostSeconds) /
-           shared.idle;
+    const double cost = (rows * columns * static_cast<double>(likely_k(p)) * reuse * loads *
+                             overlap * raster * shared.fill * 1e-3 / 6.0 +
+                         shared.seconds / kCostSeconds) /
+                        shared.idle;
+    return quantized_cost(p, cost, kCostSeconds);
   }
 
  private:
   static SplitTile split_tile(const Variant& v) {
     return {v.value("tile_m"), v.value("tile_n"), 1, v.value("splits", 1)};
   }
+  // Each quantises as many of every warp's 16 rows.
+  static std::int64_t passes(const Problem& p, const Variant& v) {
+    const auto tile_m = v.value("tile_m"), tile_n = v.value("tile_n");
+    return quantized_passes(p, tile_m, tile_n, tile_m / (16 * warp_grid(v).down));
+  }
   static std::int64_t shared_bytes(const Problem& p, const Variant& v) {
-    const auto stages = v.value("stages") * (v.value("tile_m") + v.value("tile_n")) * kRow;
-    const bool staged = p.d_type != DType::f32 || p.epilogue != Epilogue::none;
-    return std::max(stages, staged ? v.value("warps") * kStagedWarp : 0);
+    const auto tile_m = v.value("tile_m"), tile_n = v.value("tile_n");
+    const auto stages = v.value("stages") * (tile_m + tile_n) * kRow;
+    const bool narrow = !quantizes_result(p) && p.d_type != DType::f32;
+    const bool staged = narrow || p.epilogue != Epilogue::none;
+    const auto waiting = quantized_rows_bytes(p, tile_m / passes(p, v), tile_n);
+    return std::max(stages, (staged ? v.value("warps") * kStagedWarp : 0) + waiting);
   }
 };
 

@@ -6,6 +6,7 @@
 #include "generator/cuda/config_text.hpp"
 #include "generator/grouping.hpp"
 #include "generator/hip/families.hpp"
+#include "generator/quantized_result.hpp"
 #include "generator/split_k.hpp"
 
 namespace quarterturn::hip {
@@ -40,8 +41,12 @@ struct Shares {
         b_shuffled(v.value("scales") >= kShuffledB) {}
   static Layout layout(bool tiled) { return tiled ? Layout::aiter : Layout::plain; }
   std::int64_t sums() const { return tile_m * tile_n / kThreads; }  // of a lane
-  // Of a SIMD: as many as sums, fragments and addresses leave room for.
-  std::int64_t waves() const { return std::clamp<std::int64_t>(kRegisters / (sums() + 96), 1, 4); }
+  // Of a SIMD: as many as sums, fragments and addresses leave room for, and the blocks that are
+  // quantised while sums wait.
+  std::int64_t waves(const Problem& p) const {
+    const std::int64_t others = quantizes_result(p) ? 160 : 96;
+    return std::clamp<std::int64_t>(kRegisters / (sums() + others), 1, 4);
+  }
   // Copies of 256 bytes.
   std::int64_t scale_copies() const {
     return ceil_div(tile_m, a_tiled ? 32 : 64) + ceil_div(tile_n, b_tiled ? 32 : 64);
@@ -70,12 +75,18 @@ class GemmMfmaScale final : public Family {
   Vendor vendor() const override { return Vendor::amd; }
 
   std::string refuses(const Problem& p, const Target& t) const override {
-    if (p.op != Op::gemm) return "computes gemm only";
+    if (p.op != Op::gemm && p.op != Op::gemm_quantize) return "computes gemm and gemm_quantize";
     if (auto reason = refuse_target(t); !reason.empty()) return reason;
     if (p.a_type != DType::mxfp4 || p.b_type != DType::mxfp4) return "multiplies mxfp4 by mxfp4";
     if (p.grouping != Grouping::none && p.epilogue != Epilogue::none)
       return "has no activation in the epilogue of groups";
     if (p.bias_gradient != BiasGradient::none) return "sums no gradients";
+    if (auto reason =
+            refuse_quantized_result(p, {Layout::plain, Layout::aiter, Layout::aiter_16x16});
+        !reason.empty())
+      return reason;
+    if (quantizes_result(p) && p.scale_rule == ScaleRule::search)
+      return "scale_rule = search: errors under three scales take the registers that sums wait in";
     if (!is_readable(p.a_layout))
       return fmt::format("a_layout = {}: reads plain and aiter", name_of(p.a_layout));
     if (!is_readable(p.b_layout) && p.b_layout != Layout::aiter_16x16)
@@ -123,15 +134,19 @@ class GemmMfmaScale final : public Family {
       return "a wave's part is smaller than the instruction's";
     if (is_gated(p.epilogue) && wave_n % (2 * shares.shape) != 0)
       return "a wave needs columns of gates and of values";
+    if (quantizes_result(p) && shares.sums() > kMostActivated)
+      return "a lane quantises beside 128 sums at most";
     // Compilers stop unrolling there, and sums that are indexed at run time are no registers.
     if (p.epilogue != Epilogue::none && shares.sums() > kMostActivated)
       return "a lane activates 128 sums at most";
+    if (auto reason = refuse_quantized_tile(p, shares.tile_n); !reason.empty()) return reason;
     if (auto reason = refuse_splits(p, split_tile(v), {kChunk}); !reason.empty()) return reason;
     if ((v.value("stages") - 1) * shares.copies() > kMostCopies)
       return "more copies are in flight than a wave can count";
-    const auto bytes = v.value("stages") * shares.stage_bytes();
+    const auto bytes = lds_bytes(p, v);
     if (bytes > t.shared_bytes)
-      return fmt::format("its stages need {} bytes of LDS, a block has {}", bytes, t.shared_bytes);
+      return fmt::format("its stages or results need {} bytes of LDS, a block has {}", bytes,
+                         t.shared_bytes);
     return {};
   }
 
@@ -154,10 +169,11 @@ class GemmMfmaScale final : public Family {
     text.integer("raster", v.value("raster"), "rows of tiles walked together");
     text.constant("unsigned", "splits", fmt::format("{}", v.value("splits", 1)),
                   "blocks that share a tile's K");
+    if (quantizes_result(p)) text.integer("passes", passes(p, v), "in which a tile is quantised");
     const auto name = fmt::format("quarterturn_gemm_mfma_scale_{}_{}x{}", name_of(p.role),
                                   shares.tile_m, shares.tile_n);
     return text.source(p, t, v, "hip/gemm_mfma_scale.h", "gemm_mfma_scale",
-                       {name, static_cast<int>(kThreads), static_cast<int>(shares.waves()), {}});
+                       {name, static_cast<int>(kThreads), static_cast<int>(shares.waves(p)), {}});
   }
 
   Launch launch(const Problem& p, const Variant& v, const qt_args& args,
@@ -167,7 +183,7 @@ class GemmMfmaScale final : public Family {
     out.grid = tile_grid(p, args, shares.tile_m, shares.tile_n);
     out.grid[0] *= static_cast<std::uint32_t>(v.value("splits", 1));
     out.block = {static_cast<std::uint32_t>(kThreads), 1, 1};
-    out.shared_bytes = v.value("stages") * shares.stage_bytes();
+    out.shared_bytes = lds_bytes(p, v);
     return out;
   }
 
@@ -207,13 +223,25 @@ class GemmMfmaScale final : public Family {
     const double scales = v.value("scales") == kNone ? 1.0 : 1.005;
     const auto shared = split_cost(p, split_tile(v), {kChunk}, parameters(p, t)[0].values[0],
                                    units > 0 ? units : kUnits);
-    return (rows * columns * static_cast<double>(likely_k(p)) * reuse * overlap * raster * shape *
-                scales * shared.fill * 1e-3 +
-            shared.seconds / kCostSeconds) /
-           shared.idle;
+    const double cost = (rows * columns * static_cast<double>(likely_k(p)) * reuse * overlap *
+                             raster * shape * scales * shared.fill * 1e-3 +
+                         shared.seconds / kCostSeconds) /
+                        shared.idle;
+    return quantized_cost(p, cost, kCostSeconds);
   }
 
  private:
+  // Each quantises as many of every wave's rows of the instruction's tiles.
+  static std::int64_t passes(const Problem& p, const Variant& v) {
+    const Shares shares(v);
+    return quantized_passes(p, shares.tile_m, shares.tile_n,
+                            shares.tile_m / shares.waves_m / shares.shape);
+  }
+  static std::int64_t lds_bytes(const Problem& p, const Variant& v) {
+    const Shares shares(v);
+    return std::max(v.value("stages") * shares.stage_bytes(),
+                    quantized_rows_bytes(p, shares.tile_m / passes(p, v), shares.tile_n));
+  }
   static SplitTile split_tile(const Variant& v) {
     return {v.value("tile_m"), v.value("tile_n"), 1, v.value("splits", 1)};
   }

@@ -82,9 +82,22 @@ struct PairedRows {
   }
 };
 
-/// Everything that becomes of z at (row, column), one element at a time; not for SwiGLU.
+/// Where results of a row go: into D in memory.
 template <class Config>
-QT_FN void finish_element(const qt_args& args, const Destination& d, i64 row, i64 column, float z) {
+struct IntoD {
+  const qt_args& args;
+  const Destination& d;
+  i64 row;
+  QT_FN void operator()(i64 column, float v) const {
+    store_element<Config::output>(args.d.data, place_of(args.d, d.batch, row, column), v);
+  }
+};
+
+/// Everything that becomes of z at (row, column), one element at a time, results by `put`(column of
+/// D, value); not for SwiGLU.
+template <class Config, class Put>
+QT_FN void finish_element(const qt_args& args, const Destination& d, i64 row, i64 column, float z,
+                          const Put& put) {
   if constexpr (Config::keeps_z)
     store_element<Config::side>(args.z.data, place_of(args.z, d.batch, row, column), z);
   if constexpr (is_dswiglu(Config::epilogue)) {
@@ -94,29 +107,36 @@ QT_FN void finish_element(const qt_args& args, const Destination& d, i64 row, i6
     const GateGradient g = gated_gradient<Config>(
         z, element<Config::side>(args.aux.data, place_of(args.aux, d.batch, row, gate)),
         element<Config::side>(args.aux.data, place_of(args.aux, d.batch, row, value)));
-    store_element<Config::output>(args.d.data, place_of(args.d, d.batch, row, gate), g.gate);
-    store_element<Config::output>(args.d.data, place_of(args.d, d.batch, row, value), g.value);
+    put(gate, g.gate);
+    put(value, g.value);
   } else {
     float aux = 0.0f;
     if constexpr (is_derivative(Config::epilogue))
       aux = element<Config::side>(args.aux.data, place_of(args.aux, d.batch, row, column));
-    store_element<Config::output>(args.d.data, place_of(args.d, d.batch, row, column),
-                                  finished<Config>(z, aux));
+    put(column, finished<Config>(z, aux));
   }
+}
+template <class Config>
+QT_FN void finish_element(const qt_args& args, const Destination& d, i64 row, i64 column, float z) {
+  finish_element<Config>(args, d, row, column, z, IntoD<Config>{args, d, row});
 }
 
 /// The same for a SwiGLU's output, from both of its columns of z.
-template <class Config>
+template <class Config, class Put>
 QT_FN void finish_pair(const qt_args& args, const Destination& d, i64 row, i64 output, float gate,
-                       float value) {
+                       float value, const Put& put) {
   if constexpr (Config::keeps_z) {
     const i64 at = place_of(args.z, d.batch, row, 0);
     store_element<Config::side>(args.z.data, at + gate_column<Config::epilogue>(output), gate);
     store_element<Config::side>(args.z.data, at + value_column<Config::epilogue>(output, d.n),
                                 value);
   }
-  store_element<Config::output>(args.d.data, place_of(args.d, d.batch, row, output),
-                                gated<Config>(gate, value));
+  put(output, gated<Config>(gate, value));
+}
+template <class Config>
+QT_FN void finish_pair(const qt_args& args, const Destination& d, i64 row, i64 output, float gate,
+                       float value) {
+  finish_pair<Config>(args, d, row, output, gate, value, IntoD<Config>{args, d, row});
 }
 
 }  // namespace qt::cuda

@@ -74,6 +74,12 @@ struct RowsOfZ {
   const ColumnFits& column_fits;
 
   QT_FN bool row_fits(i64 row) const { return !choosy || fits(row); }
+  /// `count` results to D's row `row`, from its column `column` on, those before `end` whose bit in
+  /// `bits` is set.
+  template <int count>
+  QT_FN void put(i64 row, i64 column, i64 end, u32 bits, const float (&v)[count]) const {
+    store_some<Config::output>(args.d, d.batch, row, column, end, bits, v);
+  }
   /// A bit for each of `count` columns of the tile from `column` on.
   QT_FN u32 wanted(u32 column, u32 count, i64 row) const {
     if (!choosy) return (1u << count) - 1u;
@@ -128,8 +134,7 @@ QT_FN void activate_pairs_apart(const Rows& rows, i64 row, u32 gate, u32 value) 
     }
     QT_UNROLL
     for (int e = 0; e < 4; ++e) out[e] = gated<Config>(g[e], v[e]);
-    store_some<Config::output>(rows.args.d, rows.d.batch, row + r, column, half, gates & values,
-                               out);
+    rows.put(row + r, column, half, gates & values, out);
   }
 }
 
@@ -187,8 +192,7 @@ QT_FN void activate_columns(const Rows& rows, i64 row, u32 first, bool last,
     if constexpr (epilogue == Epilogue::swiglu_interleaved) {
       const float out[2] = {gated<Config>(z[0], z[1]), gated<Config>(z[2], z[3])};
       const u32 both = wanted & wanted >> 1;
-      store_some<Config::output>(rows.args.d, batch, y, column / 2, n / 2,
-                                 (both & 1u) | (both >> 1 & 2u), out);
+      rows.put(y, column / 2, n / 2, (both & 1u) | (both >> 1 & 2u), out);
     } else if constexpr (is_dswiglu(epilogue)) {
       constexpr bool split = epilogue == Epilogue::dswiglu;
       const AuxPlace<epilogue> at(column, n);
@@ -208,15 +212,14 @@ QT_FN void activate_columns(const Rows& rows, i64 row, u32 first, bool last,
       }
       const u32 low = (wanted & 1u) * 3u | (wanted >> 1 & 1u) * 12u;
       const u32 high = (wanted >> 2 & 1u) * 3u | (wanted >> 3 & 1u) * 12u;
-      store_some<Config::output>(rows.args.d, batch, y, at.a, at.end_a, split ? wanted : low,
-                                 out_a);
-      store_some<Config::output>(rows.args.d, batch, y, at.b, 2 * n, split ? wanted : high, out_b);
+      rows.put(y, at.a, at.end_a, split ? wanted : low, out_a);
+      rows.put(y, at.b, 2 * n, split ? wanted : high, out_b);
     } else {
       float out[4];
       QT_UNROLL
       for (int e = 0; e < 4; ++e)
         out[e] = finished<Config>(z[e], is_derivative(epilogue) ? aux.a.value(e) : 0.0f);
-      store_some<Config::output>(rows.args.d, batch, y, column, n, wanted, out);
+      rows.put(y, column, n, wanted, out);
     }
   }
 }

@@ -6,7 +6,9 @@
 // from layout scales_128x4: rows of groups begin anywhere, and a SwiGLU's gates and values lie
 // apart. One word of scales a lane serves 128 of K for 32 rows or columns of a warp.
 //
-// Where tiles are fewer than units, `splits` blocks share a tile's K (split_k.h).
+// Where tiles are fewer than units, `splits` blocks share a tile's K (split_k.h). D may be
+// quantised here: once all of a tile is summed, its rows wait where the stages were
+// (quantized_rows.h).
 #ifndef QT_CUDA_GEMM_SM120_H
 #define QT_CUDA_GEMM_SM120_H
 
@@ -14,6 +16,7 @@
 #include "cuda/addends.h"
 #include "cuda/epilogue_rows.h"
 #include "cuda/primitives_mxf4.h"
+#include "cuda/quantized_fragments.h"
 #include "cuda/scales_128x4.h"
 #include "cuda/split_k.h"
 #include "cuda/tile_walk.h"
@@ -160,6 +163,44 @@ QT_FN void multiply_half(float (&sums)[Shape<Config>::tiles_m][Shape<Config>::ti
   }
 }
 
+/// A tile's rows quantised, in passes that take as many of every warp's; z(i, j, v): group j of 8
+/// columns of the warp's i'th 16 rows.
+template <class Config, class Z>
+QT_FN void quantize_tile(const qt_args& args, const Destination& d, const RowsOfB<Config>& columns,
+                         i64 row0, u32 warp, const Z& z) {
+  using S = Shape<Config>;
+  constexpr int tiles = S::tiles_m / Config::passes;
+  constexpr u32 part = u32(tiles) * 16u;  // rows of a warp in a pass
+  using Kept = QuantizedRows<Config, u32(Config::warps_m) * part, u32(Config::tile_n)>;
+  const u32 base = shared_base();
+  const u32 warp_row = warp / Config::warps_n, warp_column = warp % Config::warps_n;
+  constexpr u32 staged_bytes =
+      Config::epilogue == Epilogue::none ? 0u : u32(S::threads) / 32u * 2048u;
+  const Kept kept(base + staged_bytes, columns.first, d.n);
+  QT_UNROLL
+  for (int pass = 0; pass < Config::passes; ++pass) {
+    QT_UNROLL
+    for (int i = 0; i < tiles; ++i) {
+      const RowsToQuantize<Config, Kept> rows = {
+          args,
+          d,
+          columns.first_of(warp_column),
+          base + warp * 2048u,
+          lane_index(),
+          kept,
+          warp_row * part + u32(i) * 16u,
+          row0 + warp_row * u32(S::warp_m) + (pass * tiles + i) * 16};
+      keep_rows<Config, S::tiles_n>(rows, [&](int j, float(&v)[4]) { z(pass * tiles + i, j, v); });
+    }
+    sync_block();
+    kept.template quantize<u32(S::threads)>(
+        args, d.batch,
+        [&](u32 row) { return row0 + row / part * u32(S::warp_m) + u32(pass) * part + row % part; },
+        thread_index());
+    if (pass + 1 < Config::passes) sync_block();
+  }
+}
+
 }  // namespace gemm_sm120
 
 /// One block computes one tile_m x tile_n tile, or one part of its K; grid: as
@@ -243,21 +284,28 @@ QT_FN void gemm_sm120_tile(const Config&, const qt_args& args) {
   }
   const float factor = mul(args.alpha, Config::descale);
   const Destination d = {p.d, p.end, args.n};
-  const auto fits = [](i64) { return true; };
-  const auto column_fits = [](u32) { return true; };
-  const RowsOfZ<Config, decltype(fits), decltype(column_fits)> rows = {
-      args, d, columns.first_of(warp_column), base + warp * 2048u, lane, false, fits, column_fits};
-  QT_UNROLL
-  for (int i = 0; i < S::tiles_m; ++i) {
+  // Of 16 rows, group j of 8 columns.
+  const auto z = [&](int i, int j, float(&v)[4]) {
     const i64 row = row0 + first_row + 16 * i;
-    finish_rows<Config, S::tiles_n>(rows, row, [&](int j, float(&v)[4]) {
-      QT_UNROLL
-      for (int e = 0; e < 4; ++e) {
-        const i64 column = columns.column(warp_column, u32(8 * j + e % 2) + 2u * t);
-        v[e] = with_addends<Config>(args, p, d, row + g + e / 2 * 8, column,
-                                    mul(factor, sums[i][j][e]));
-      }
-    });
+    QT_UNROLL
+    for (int e = 0; e < 4; ++e) {
+      const i64 column = columns.column(warp_column, u32(8 * j + e % 2) + 2u * t);
+      v[e] =
+          with_addends<Config>(args, p, d, row + g + e / 2 * 8, column, mul(factor, sums[i][j][e]));
+    }
+  };
+  if constexpr (Config::quantizes) {
+    quantize_tile<Config>(args, d, columns, row0, warp, z);
+  } else {
+    const auto fits = [](i64) { return true; };
+    const auto column_fits = [](u32) { return true; };
+    const RowsOfZ<Config, decltype(fits), decltype(column_fits)> rows = {
+        args, d,          columns.first_of(warp_column), base + warp * 2048u, lane, false,
+        fits, column_fits};
+    QT_UNROLL
+    for (int i = 0; i < S::tiles_m; ++i)
+      finish_rows<Config, S::tiles_n>(rows, row0 + first_row + 16 * i,
+                                      [&](int j, float(&v)[4]) { z(i, j, v); });
   }
 }
 

@@ -17,16 +17,6 @@ QT_FN constexpr u32 row_parts_of_band(i64 k, int rotation, int threads) {
   return u32(ceil_div(256 * (round_up(k, padding_unit(rotation)) / 32), 2 * threads));
 }
 
-/// Rotates and quantises a block; every lane of the warp takes part.
-template <class Config>
-QT_FN u32 quantize_values(float (&x)[32], u32 signs, u32 lane, const Noise& noise, u64 position,
-                          u32 (&packed)[4]) {
-  constexpr int g = Config::rotation;
-  const float largest = rotate_over_lanes<g, Config::signs != Signs::none>(x, signs, lane, 1u);
-  return quantize_sums<Config::scale_rule, Config::rounding, g>(x, largest, noise, position,
-                                                                packed);
-}
-
 /// Row-wise, packed output: blocks of rows first_row..last_row, spread over `threads_in_all`.
 template <class Config>
 QT_FN void quantize_rows(const qt_args& args, i64 batch, u32 first_row, u32 last_row, u32 thread,

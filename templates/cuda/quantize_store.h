@@ -84,6 +84,16 @@ QT_FN RowsAlong rows_along(const qt_args& args, i64 at) {
   }
 }
 
+/// Rotates and quantises a block; every lane of the warp takes part.
+template <class Config>
+QT_FN u32 quantize_values(float (&x)[32], u32 signs, u32 lane, const Noise& noise, u64 position,
+                          u32 (&packed)[4]) {
+  constexpr int g = Config::rotation;
+  const float largest = rotate_over_lanes<g, Config::signs != Signs::none>(x, signs, lane, 1u);
+  return quantize_sums<Config::scale_rule, Config::rounding, g>(x, largest, noise, position,
+                                                                packed);
+}
+
 /// One copy of this batch entry, as stores need it.
 struct Copy {
   u8* codes;

@@ -84,54 +84,75 @@ struct Addends {
   }
 };
 
-/// Four neighbours of a row of D from `column` on, as far as they exist.
+/// Where a wave's results go: into D in memory.
 template <class Config>
-QT_FN void store_quad(const qt_args& args, const Product& p, i64 row, i64 column, bool wide,
-                      const float (&z)[4]) {
-  if constexpr (Config::epilogue == Epilogue::none && !Config::keeps_z) {
-    if (wide && column + 4 <= args.n) {
-      u8* const to = static_cast<u8*>(args.d.data) +
-                     place_of(args.d, p.d, row, column) * bytes_of(Config::output);
-      if constexpr (Config::output == DType::f32) {
-        store_global(reinterpret_cast<Words4*>(to),
-                     {{bits_of(z[0]), bits_of(z[1]), bits_of(z[2]), bits_of(z[3])}});
-      } else {
-        store_global(reinterpret_cast<Words2*>(to), {{pack_pair<Config::output>(z[0], z[1]),
-                                                      pack_pair<Config::output>(z[2], z[3])}});
-      }
-      return;
+struct QuadsIntoD {
+  const qt_args& args;
+  const Product& p;
+  bool wide;
+
+  QT_FN QuadsIntoD(const qt_args& call, const Product& product)
+      : args(call),
+        p(product),
+        wide(has_wide_quads<Config::output>(call.d.data, call.d.ld, call.d.batch_stride)) {}
+
+  /// What takes the elements of row `row`, which is this lane's i'th.
+  QT_FN IntoD<Config> elements(const Destination& d, int, i64 row) const { return {args, d, row}; }
+  /// Four neighbours at once, where nothing is done to z; false where they go one by one.
+  QT_FN bool quad(int, i64 row, i64 column, const float (&z)[4]) const {
+    if (!wide || column + 4 > args.n) return false;
+    u8* const to = static_cast<u8*>(args.d.data) +
+                   place_of(args.d, p.d, row, column) * bytes_of(Config::output);
+    if constexpr (Config::output == DType::f32) {
+      store_global(reinterpret_cast<Words4*>(to),
+                   {{bits_of(z[0]), bits_of(z[1]), bits_of(z[2]), bits_of(z[3])}});
+    } else {
+      store_global(reinterpret_cast<Words2*>(to), {{pack_pair<Config::output>(z[0], z[1]),
+                                                    pack_pair<Config::output>(z[2], z[3])}});
     }
+    return true;
   }
+};
+
+/// Four neighbours of a row of D, which is this lane's i'th, from `column` on, as far as they
+/// exist.
+template <class Config, class Quads>
+QT_FN void store_quad(const qt_args& args, const Product& p, const Quads& to, int i, i64 row,
+                      i64 column, const float (&z)[4]) {
+  if constexpr (Config::epilogue == Epilogue::none && !Config::keeps_z)
+    if (to.quad(i, row, column, z)) return;
+  const Destination d = {p.d, p.end, args.n};
   QT_UNROLL
   for (int e = 0; e < 4; ++e)
     if (column + e < args.n)
-      finish_element<Config>(args, {p.d, p.end, args.n}, row, column + e, z[e]);
+      finish_element<Config>(args, d, row, column + e, z[e], to.elements(d, i, row));
 }
 
 /// Four outputs of a SwiGLU, as far as they exist.
-template <class Config>
-QT_FN void store_outputs(const qt_args& args, const Product& p, i64 row, i64 output,
-                         const float* gates, const float* values) {
+template <class Config, class Quads>
+QT_FN void store_outputs(const qt_args& args, const Product& p, const Quads& to, int i, i64 row,
+                         i64 output, const float* gates, const float* values) {
+  const Destination d = {p.d, p.end, args.n};
   QT_UNROLL
   for (int e = 0; e < 4; ++e) {
     if (output + e >= args.n / 2) continue;
     const i64 gate_at = gate_column<Config::epilogue>(output + e);
     const i64 value_at = value_column<Config::epilogue>(output + e, args.n);
-    finish_pair<Config>(args, {p.d, p.end, args.n}, row, output + e,
-                        z_at<Config>(args, p, row, gate_at, gates[e]),
-                        z_at<Config>(args, p, row, value_at, values[e]));
+    finish_pair<Config>(args, d, row, output + e, z_at<Config>(args, p, row, gate_at, gates[e]),
+                        z_at<Config>(args, p, row, value_at, values[e]), to.elements(d, i, row));
   }
 }
 
-/// Everything a wave has of D: tiles_n x tiles_m of the instruction's tiles, whose columns begin at
-/// `first_n` of the block's tile and whose rows lie T::size apart from this lane's `first_row` on.
-/// T::first_of: the first column of a lane's quad in an instruction's tile.
-template <class Config, class T, int tiles_n, int tiles_m, int count, class Columns>
-QT_FN void store_wave(const qt_args& args, const Product& p, const Columns& columns, i64 column0,
-                      u32 first_n, i64 first_row, u32 lane,
-                      const float (&sums)[tiles_n][tiles_m][count]) {
+/// Of everything that a wave has of D, tiles_n x tiles_m of the instruction's tiles, `some` rows of
+/// tiles from `first_tile` on. Columns begin at `first_n` of the block's tile; rows lie T::size
+/// apart, this lane's i'th at `first_row` + i T::size. T::first_of: the first column of a lane's
+/// quad in an instruction's tile.
+template <class Config, class T, int first_tile, int some, int tiles_n, int tiles_m, int count,
+          class Columns, class Quads>
+QT_FN void finish_wave(const qt_args& args, const Product& p, const Columns& columns, i64 column0,
+                       u32 first_n, i64 first_row, u32 lane,
+                       const float (&sums)[tiles_n][tiles_m][count], const Quads& to) {
   constexpr bool paired = Columns::paired;
-  const bool wide = has_wide_quads<Config::output>(args.d.data, args.d.ld, args.d.batch_stride);
   QT_UNROLL
   for (int j = 0; j < (paired ? tiles_n / 2 : tiles_n); ++j) {
     QT_UNROLL
@@ -139,27 +160,39 @@ QT_FN void store_wave(const qt_args& args, const Product& p, const Columns& colu
       const u32 in_block = first_n + u32(j) * T::size + T::first_of(quad, lane);
       if constexpr (paired) {
         QT_UNROLL
-        for (int i = 0; i < tiles_m; ++i) {
-          const i64 row = first_row + i * i64(T::size);
+        for (int i = 0; i < some; ++i) {
+          const i64 row = first_row + (first_tile + i) * i64(T::size);
           if (row < p.end)
-            store_outputs<Config>(args, p, row, columns.output(in_block), &sums[j][i][4 * quad],
-                                  &sums[j + tiles_n / 2][i][4 * quad]);
+            store_outputs<Config>(args, p, to, i, row, columns.output(in_block),
+                                  &sums[j][first_tile + i][4 * quad],
+                                  &sums[j + tiles_n / 2][first_tile + i][4 * quad]);
         }
       } else {
         const i64 column = column0 + in_block;
-        const Addends<Config, tiles_m> addends(args, p, first_row, T::size, column);
+        const Addends<Config, some> addends(args, p, first_row + first_tile * i64(T::size), T::size,
+                                            column);
         QT_UNROLL
-        for (int i = 0; i < tiles_m; ++i) {
-          const i64 row = first_row + i * i64(T::size);
+        for (int i = 0; i < some; ++i) {
+          const i64 row = first_row + (first_tile + i) * i64(T::size);
           if (row >= p.end) continue;
           float z[4];
           QT_UNROLL
-          for (int e = 0; e < 4; ++e) z[e] = addends.z(args, i, e, sums[j][i][4 * quad + e]);
-          store_quad<Config>(args, p, row, column, wide, z);
+          for (int e = 0; e < 4; ++e)
+            z[e] = addends.z(args, i, e, sums[j][first_tile + i][4 * quad + e]);
+          store_quad<Config>(args, p, to, i, row, column, z);
         }
       }
     }
   }
+}
+
+/// All of it to memory.
+template <class Config, class T, int tiles_n, int tiles_m, int count, class Columns>
+QT_FN void store_wave(const qt_args& args, const Product& p, const Columns& columns, i64 column0,
+                      u32 first_n, i64 first_row, u32 lane,
+                      const float (&sums)[tiles_n][tiles_m][count]) {
+  finish_wave<Config, T, 0, tiles_m>(args, p, columns, column0, first_n, first_row, lane, sums,
+                                     QuadsIntoD<Config>(args, p));
 }
 
 }  // namespace qt::hip

@@ -6,7 +6,8 @@
 // into LDS, `stages` deep; the last one of another length, and operands that are not aligned, come
 // through registers with zero codes behind their end. Where tiles are fewer than units, `splits`
 // blocks share a tile's K (cuda/split_k.h). B is the instruction's first operand, so that
-// a lane's four sums lie beside each other in a row of D.
+// a lane's four sums lie beside each other in a row of D. D may be quantised here: once all of a
+// tile is summed, its rows wait where the stages were (cuda/quantized_rows.h).
 #ifndef QT_HIP_GEMM_MFMA_SCALE_H
 #define QT_HIP_GEMM_MFMA_SCALE_H
 
@@ -17,6 +18,7 @@
 #include "hip/codes_16x16.h"
 #include "hip/epilogue_quads.h"
 #include "hip/primitives.h"
+#include "hip/quantized_quads.h"
 #include "hip/scales_32x8.h"
 
 namespace qt::hip {
@@ -354,8 +356,13 @@ QT_FN void gemm_mfma_scale(const Config&, const qt_args& args) {
     join_sums(kept, parts, part, sums);
   }
 
-  store_wave<Config, T>(args, p, from.columns, column0, first_n, row0 + first_m + in_tile, lane,
-                        sums);
+  if constexpr (Config::quantizes) {
+    quantize_passes<Config, T, 0, kThreads>(args, p, from.columns, row0, column0,
+                                            wave / Config::waves_n, first_n, lane, sums);
+  } else {
+    store_wave<Config, T>(args, p, from.columns, column0, first_n, row0 + first_m + in_tile, lane,
+                          sums);
+  }
 }
 
 }  // namespace qt::hip

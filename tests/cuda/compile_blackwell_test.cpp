@@ -34,6 +34,31 @@ std::vector<Problem> grouped_products() {
   return out;
 }
 
+// Products that quantise their D: plainly, and the forms that take most registers.
+std::vector<Problem> quantizing_products() {
+  auto p = product(DType::mxfp4);
+  p.op = Op::gemm_quantize;
+  p.d_layout = Layout::scales_128x4;
+  p.signs = Signs::per_call;
+  std::vector<Problem> out{p};
+  p.d_rounding = Rounding::sr16;
+  p.rotation = 128;
+  p.epilogue = Epilogue::dswiglu;
+  out.push_back(p);
+  p.rotation = 64;
+  p.epilogue = Epilogue::swiglu_interleaved;
+  p.pre_activation = PreActivation::kept;
+  p.d_layout = Layout::plain;
+  out.push_back(p);
+  p.epilogue = Epilogue::none;
+  p.pre_activation = PreActivation::dropped;
+  p.rotation = 256;
+  p.scale_rule = ScaleRule::search;
+  p.biased = BiasedRounding::allowed;
+  out.push_back(p);
+  return out;
+}
+
 std::vector<Job> jobs_of(const Family& family, std::initializer_list<const char*> targets) {
   std::vector<Job> jobs;
   const auto first = *parse_target(*targets.begin());
@@ -43,6 +68,8 @@ std::vector<Job> jobs_of(const Family& family, std::initializer_list<const char*
   // The forms of each kind that take most registers.
   std::erase_if(problems, [](const Problem& p) { return is_light(p.epilogue); });
   for (const auto& p : grouped_products()) problems.push_back(p);
+  for (const auto& p : quantizing_products())
+    if (family.refuses(p, first).empty()) problems.push_back(p);
   problems.push_back(product(DType::f32));
   for (const auto& p : problems) {
     if (!family.refuses(p, first).empty()) continue;

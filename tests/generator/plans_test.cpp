@@ -247,3 +247,126 @@ TEST_CASE("a quantised result and a bias's gradient are steps behind the product
   const auto places = workspace_of(p, v4(), plan, {64, 96, 128, 1});
   CHECK(places.bytes >= places.result + 64 * 192 * 4);
 }
+
+namespace {
+
+// A product whose D is the next product's operand.
+Problem quantizing_product() {
+  auto p = linear(Role::fprop);
+  p.op = Op::gemm_quantize;
+  p.d_type = DType::mxfp4;
+  p.m = {1, 8192};
+  p.n = p.k = Extent::exactly(1024);
+  return p;
+}
+
+const std::pair<const char*, Layout> kFused[] = {{"sm_120f", Layout::scales_128x4},
+                                                 {"gfx950", Layout::aiter}};
+
+}  // namespace
+
+TEST_CASE("plans.a product quantises its D itself, or a step behind it does") {
+  for (const auto& [name, layout] : kFused) {
+    INFO(name);
+    const auto target = *parse_target(name);
+    for (const auto epilogue : {Epilogue::none, Epilogue::swiglu_split, Epilogue::dswiglu}) {
+      auto p = quantizing_product();
+      p.d_layout = layout;
+      p.epilogue = epilogue;
+      p.d_rounding = Rounding::sr16;
+      REQUIRE(validate(p).ok());
+      std::size_t one_kernel = 0, two = 0;
+      for (const auto& plan : plans(p, target, 1000)) {
+        const auto status = check_plan(p, target, plan);
+        REQUIRE_MESSAGE(status.ok(), plan.text() << ": " << status.message());
+        CHECK(*parse_plan(plan.text()) == plan);
+        const auto gemm = step_problem(p, target, plan, StepKind::gemm);
+        CHECK(validate(gemm).ok());
+        if (!quantizes_in_product(p, plan)) {
+          CHECK(plan.steps.back().kind == StepKind::quantize_d);
+          CHECK(gemm.d_type == DType::f32);
+          ++two;
+          continue;
+        }
+        ++one_kernel;
+        CHECK(plan.steps.back().kind == StepKind::gemm);
+        CHECK(gemm.op == Op::gemm_quantize);
+        CHECK(gemm.d_layout == layout);
+        CHECK(gemm.d_rounding == Rounding::sr16);
+        CHECK(gemm.a_type == DType::mxfp4);
+        const auto apart = with_result_step(p, target, plan);
+        REQUIRE(apart.has_value());
+        CHECK(check_plan(p, target, *apart).message() == "");
+        const Sizes sizes{100, 1024, 1024, 1};
+        CHECK(workspace_of(p, target, *apart, sizes).bytes >=
+              workspace_of(p, target, plan, sizes).bytes + 100 * 512 * 4);
+      }
+      CHECK(one_kernel > 10);
+      CHECK(two > 10);
+      CHECK(quantizes_in_product(p, *default_plan(p, target)));
+    }
+  }
+}
+
+TEST_CASE("plans.what no product quantises itself a step does, and says why") {
+  for (const auto& [name, layout] : kFused) {
+    INFO(name);
+    const auto target = *parse_target(name);
+    auto given = quantizing_product();
+    given.d_layout = layout;
+    const auto fused = *default_plan(given, target);
+    REQUIRE(quantizes_in_product(given, fused));
+    const auto refused = [&](auto change, std::string_view word) {
+      auto p = given;
+      change(p);
+      REQUIRE_MESSAGE(validate(p).ok(), validate(p).message());
+      for (const auto& plan : plans(p, target, 500)) CHECK(!quantizes_in_product(p, plan));
+      const auto plan = default_plan(p, target);
+      REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+      CHECK(plan->find(StepKind::quantize_d));
+      CHECK(!check_plan(p, target, fused).ok());
+      const auto reason = find_family(fused.find(StepKind::gemm)->variant.family)
+                              ->refuses(step_problem(p, target, fused, StepKind::gemm), target);
+      CHECK_MESSAGE(reason.find(word) != std::string::npos, reason);
+    };
+    refused([](Problem& p) { p.copies = Copies::both; }, "copies = both: quantises rows of D");
+    refused([](Problem& p) { p.copies = Copies::columns; }, "copies = columns");
+    refused(
+        [](Problem& p) {
+          p.rotation = 0;
+          p.scale_block = ScaleBlock::b32x32;
+        },
+        "scale_block = 32x32");
+    refused(
+        [](Problem& p) {
+          p.epilogue = Epilogue::dswiglu;
+          p.rotation = 128;
+          p.n = Extent::exactly(64 * 9);
+        },
+        "amid a block of 128");
+
+    // Steps that do not go together.
+    Plan wrong = *with_result_step(given, target, fused);
+    wrong.steps.push_back(wrong.steps.back());
+    CHECK(!check_plan(given, target, wrong).ok());
+    auto ready = given;
+    const Variant& gemm = fused.find(StepKind::gemm)->variant;
+    ready.a_type = ready.b_type = DType::mxfp4;
+    ready.a_layout = find_family(gemm.family)->a_layout(given, gemm);
+    ready.b_layout = find_family(gemm.family)->b_layout(given, gemm);
+    CHECK(check_plan(ready, target, Plan{{{StepKind::gemm, gemm}}}).message() == "");
+    CHECK(check_plan(ready, target, Plan{{{StepKind::whole, gemm}}})
+              .message()
+              .find("no step 'gemm'") != std::string::npos);
+    // A tile whose columns are no whole rotation segments.
+    auto wide = given;
+    wide.rotation = 256;
+    std::size_t whole = 0;
+    for (const auto& plan : plans(wide, target, 2000)) {
+      if (!quantizes_in_product(wide, plan)) continue;
+      CHECK(plan.find(StepKind::gemm)->variant.value("tile_n") == 256);
+      ++whole;
+    }
+    CHECK(whole > 0);
+  }
+}

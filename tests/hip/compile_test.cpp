@@ -338,7 +338,36 @@ TEST_CASE("hip products compile without spills, on the matrix cores") {
   experts.grouping = Grouping::m_contiguous;
   experts.groups = {1, 64};
   add(experts, {});
-  jobs.compile(19);
+  // Results quantised where they are computed.
+  auto quantised = large;
+  quantised.op = Op::gemm_quantize;
+  quantised.d_type = DType::mxfp4;
+  quantised.d_layout = Layout::aiter;
+  quantised.rotation = 32;
+  quantised.signs = Signs::per_call;
+  add(quantised, {});
+  quantised.d_rounding = Rounding::sr16;
+  quantised.rotation = 128;
+  quantised.epilogue = Epilogue::dswiglu;
+  quantised.accumulate = Accumulate::accumulate;
+  add(quantised, {});
+  quantised.d_layout = Layout::plain;
+  quantised.rotation = 256;
+  quantised.epilogue = Epilogue::none;
+  quantised.scale_rule = ScaleRule::quest;
+  quantised.biased = BiasedRounding::allowed;
+  add(quantised, {{"tile_m", 128}, {"tile_n", 256}, {"shape", 32}});
+  auto narrow = quantised;
+  narrow.rotation = 32;
+  narrow.epilogue = Epilogue::dswiglu_interleaved;
+  add(narrow, {{"tile_m", 256}, {"tile_n", 128}});
+  narrow.epilogue = Epilogue::swiglu_split;
+  narrow.accumulate = Accumulate::overwrite;
+  narrow.pre_activation = PreActivation::kept;
+  add(narrow, {{"tile_m", 128}, {"tile_n", 256}});
+  narrow.m = {1, 16};
+  add(narrow, {});
+  jobs.compile(25);
 }
 
 TEST_CASE("every hip family is compiled by one of these tests") {
