@@ -9,6 +9,7 @@
 #include "generator/cuda/expanded.hpp"
 #include "generator/cuda/families.hpp"
 #include "generator/grouping.hpp"
+#include "generator/quantized_result.hpp"
 #include "generator/split_k.hpp"
 
 namespace quarterturn::cuda {
@@ -88,10 +89,11 @@ class GemmSm100 final : public Family {
     if (const auto columns = tensor_columns(v); columns > kTensorColumns)
       return fmt::format("sums and scales need {} columns of tensor memory, there are {}", columns,
                          kTensorColumns);
+    if (quantized_width(p, v) == 0) return refuse_quantized_tile(p, v.value("tile_n"));
     if (auto reason = refuse_splits(p, split_tile(v), {kChunk}); !reason.empty()) return reason;
     if (const auto bytes = shared_bytes(p, v); bytes > t.shared_bytes)
-      return fmt::format("its stages need {} bytes of shared memory, a block has {}", bytes,
-                         t.shared_bytes);
+      return fmt::format("its stages and results need {} bytes of shared memory, a block has {}",
+                         bytes, t.shared_bytes);
     return {};
   }
 
@@ -111,6 +113,8 @@ class GemmSm100 final : public Family {
     counted("raster", "rows of tiles walked together");
     text.constant("unsigned", "splits", fmt::format("{}", v.value("splits", 1)),
                   "blocks, or pairs, that share a tile's K");
+    if (quantizes_result(p))
+      text.integer("quantized_width", quantized_width(p, v), "columns of z quantised at once");
     const std::string entry =
         fmt::format("quarterturn_gemm_tcgen05_{}_{}_{}x{}", name_of(p.role), name_of(p.d_type),
                     v.value("blocks") * kRows, v.value("tile_n"));
@@ -174,9 +178,11 @@ class GemmSm100 final : public Family {
     const double depth = v.value("stages") >= 4 ? 1.0 : 1.05;
     const double raster = v.value("raster") == 16 ? 1.0 : 1.002;
     const auto shared = split_cost(p, split_tile(v), {kChunk}, kRows, chip);
-    return waves * static_cast<double>(chip * kRows) * tile_n * static_cast<double>(likely_k(p)) *
-               loads * overlap * depth * raster * shared.waves * 1e-3 / 16.0 +
-           shared.seconds / kCostSeconds;
+    const double cost = waves * static_cast<double>(chip * kRows) * tile_n *
+                            static_cast<double>(likely_k(p)) * loads * overlap * depth * raster *
+                            shared.waves * 1e-3 / 16.0 +
+                        shared.seconds / kCostSeconds;
+    return quantized_cost(p, cost, kCostSeconds);
   }
 
  private:
@@ -184,6 +190,16 @@ class GemmSm100 final : public Family {
     return {kRows, v.value("tile_n"), v.value("blocks"), v.value("splits", 1)};
   }
   static bool is_halved(const Problem& p) { return p.epilogue == Epilogue::swiglu_split; }
+
+  // Columns of z that a storing warp quantises at once: the fewest of those it finishes at once
+  // that make whole rotation segments, and a part of the tile; 0 where none are.
+  static std::int64_t quantized_width(const Problem& p, const Variant& v) {
+    const auto tile_n = v.value("tile_n");
+    const std::int64_t finished = is_halved(p) || tile_n < 64 ? tile_n : 64;
+    for (auto width = finished; width <= tile_n; width += finished)
+      if (tile_n % width == 0 && refuse_quantized_tile(p, width).empty()) return width;
+    return 0;
+  }
 
   // Tensor100 of gemm_sm100.h.
   static std::int64_t tensor_columns(const Variant& v) {
@@ -195,8 +211,11 @@ class GemmSm100 final : public Family {
     const auto tile_n = v.value("tile_n"), stages = v.value("stages");
     const auto codes = (kRows + tile_n / v.value("blocks")) * kChunk / 2;
     const auto scales = 2 * kScaleTile * (1 + ceil_div(tile_n, 128));
-    const bool staged = p.d_type != DType::f32 || p.epilogue != Epilogue::none;
-    return stages * (codes + scales + 16) + (staged ? 4 * 2048 : 0) + v.value("sums") * 16 + 8;
+    const bool narrow = !quantizes_result(p) && p.d_type != DType::f32;
+    const bool staged = narrow || p.epilogue != Epilogue::none;
+    const auto waiting = 4 * quantized_rows_bytes(p, 16, quantized_width(p, v));
+    return stages * (codes + scales + 16) + (staged ? 4 * 2048 : 0) + waiting +
+           v.value("sums") * 16 + 8;
   }
 };
 

@@ -11,7 +11,9 @@
 // Of a pair of blocks (a cluster of two) each brings its own 128 rows of A and half the tile's
 // columns of B, and all scales of B; the even block's tensor core multiplies for both.
 //
-// Where tiles are fewer than units, `splits` blocks, or pairs, share a tile's K (split_k.h).
+// Where tiles are fewer than units, `splits` blocks, or pairs, share a tile's K (split_k.h). D may
+// be quantised here, by each storing warp as many columns of 16 rows at a time as rotation segments
+// want (quantized_rows.h).
 //
 // Columns of scales are a stage's own: the order of products and later copies to the columns that
 // they read is not promised. Only steps of 64 that the operands have are multiplied: what lies in
@@ -22,6 +24,7 @@
 #include "cuda/addends.h"
 #include "cuda/epilogue_rows.h"
 #include "cuda/primitives_sm100.h"
+#include "cuda/quantized_fragments.h"
 #include "cuda/scales_128x4.h"
 #include "cuda/split_k.h"
 #include "cuda/tile_walk.h"
@@ -36,6 +39,30 @@ constexpr u32 kStep = 64;     // of K of one product
 constexpr u32 kScales = 128;  // of K that a tile of scales has
 constexpr u32 kWarps = 6, kBringing = 0, kMultiplying = 1, kStoring = 2;
 constexpr u32 kThreads = kWarps * 32;
+
+/// Columns of sums that a storing warp finishes at once, of 16 rows.
+template <class Config>
+QT_FN constexpr int stored_width() {
+  return TileColumns<Config>::halves || Config::tile_n < 64 ? Config::tile_n : 64;
+}
+
+/// The same, or of those that it quantises at once.
+template <class Config>
+QT_FN constexpr int finished_width() {
+  if constexpr (Config::quantizes) return Config::quantized_width;
+  return stored_width<Config>();
+}
+
+/// Rows of that many.
+template <class Config>
+struct Waiting {
+  using Rows = QuantizedRows<Config, 16, u32(Config::quantized_width)>;
+};
+template <class Config>
+QT_FN constexpr u32 waiting_bytes() {
+  if constexpr (Config::quantizes) return Waiting<Config>::Rows::bytes;
+  return 0;
+}
 
 /// Where things lie in shared memory.
 template <class Config>
@@ -54,7 +81,8 @@ struct Shared100 {
   static constexpr u32 stage_bytes = b_scales_at + b_scale_bytes;
   static constexpr bool staged = Config::output != DType::f32 || Config::epilogue != Epilogue::none;
   static constexpr u32 staging_at = Config::stages * stage_bytes;
-  static constexpr u32 full_at = staging_at + (staged ? 4 * 2048 : 0);
+  static constexpr u32 waiting_at = staging_at + (staged ? 4 * 2048 : 0);
+  static constexpr u32 full_at = waiting_at + 4 * waiting_bytes<Config>();
   static constexpr u32 empty_at = full_at + Config::stages * 8;
   static constexpr u32 done_at = empty_at + Config::stages * 8;
   static constexpr u32 free_at = done_at + Config::sums * 8;
@@ -246,31 +274,68 @@ QT_FN void add_parts(const Kept<Config>& kept, const Parts<Config>& parts, u32 l
   }
 }
 
-/// `width` columns of 16 rows of finished sums to D.
-template <class Config, int width>
-QT_FN void store_part(const qt_args& args, const Product& p, const Destination& d, i64 row,
-                      i64 first, u32 staged, const u32 (&words)[width / 32][16], float factor) {
-  const u32 lane = lane_index();
-  const auto fits = [](i64) { return true; };
-  const auto column_fits = [](u32) { return true; };
-  const RowsOfZ<Config, decltype(fits), decltype(column_fits)> rows = {
-      args, d, first, staged, lane, false, fits, column_fits};
+/// `width` columns of 16 rows of finished sums to where `rows` has them go.
+template <class Config, int width, class Rows>
+QT_FN void store_part(const Rows& rows, const Product& p, i64 row,
+                      const u32 (&words)[width / 32][16], float factor) {
   constexpr bool halves = TileColumns<Config>::halves;
-  finish_rows<Config, width / 8>(rows, row, [&](int j, float(&v)[4]) {
+  const i64 n = rows.d.n;
+  const auto z = [&](int j, float(&v)[4]) {
     QT_UNROLL
     for (int e = 0; e < 4; ++e) {
-      const u32 c = u32(8 * j + e % 2) + lane % 4u * 2u;
+      const u32 c = u32(8 * j + e % 2) + rows.lane % 4u * 2u;
       const bool value = halves && c >= u32(width / 2);
-      const i64 output = first + (value ? c - u32(width / 2) : c);
-      const i64 column = !halves             ? output
-                         : output >= d.n / 2 ? d.n
-                                             : output + (value ? d.n / 2 : 0);
+      const i64 output = rows.first + (value ? c - u32(width / 2) : c);
+      const i64 column = !halves ? output : output >= n / 2 ? n : output + (value ? n / 2 : 0);
       // A product of no elements has left its sums as they were.
       const float sum = p.k > 0 ? float_of(words[j / 4][j % 4 * 4 + e]) : 0.0f;
-      v[e] =
-          with_addends<Config>(args, p, d, row + lane / 4u + e / 2 * 8, column, mul(factor, sum));
+      v[e] = with_addends<Config>(rows.args, p, rows.d, row + rows.lane / 4u + e / 2 * 8, column,
+                                  mul(factor, sum));
     }
-  });
+  };
+  if constexpr (Config::quantizes) {
+    keep_rows<Config, width / 8>(rows, z);
+  } else {
+    finish_rows<Config, width / 8>(rows, row, z);
+  }
+}
+
+/// Finished sums of 16 rows of a tile, which begin at `row` of D, from tile column `c` on: as many
+/// as finished at once. load(words, c): sums from column c on.
+template <class Config, class Load>
+QT_FN void finish_columns(const qt_args& args, const Product& p, const Destination& d,
+                          const TileColumns<Config>& columns, i64 row, int c, u32 base,
+                          float factor, const Load& load) {
+  using S = Shared100<Config>;
+  constexpr int width = stored_width<Config>();
+  const u32 warp = warp_index() - kStoring, lane = lane_index();
+  const u32 staged = base + S::staging_at + warp * 2048u;
+  if constexpr (Config::quantizes) {
+    using Rows = typename Waiting<Config>::Rows;
+    constexpr int parts = Config::quantized_width / width;
+    static_assert(parts * width == Config::quantized_width, "whole parts are quantised at once");
+    const Rows kept(base + S::waiting_at + warp * Rows::bytes, columns.first + c, d.n);
+#pragma unroll 1
+    for (int part = 0; part < parts; ++part) {
+      u32 words[width / 32][16];
+      load(words, c + part * width);
+      const RowsToQuantize<Config, Rows> rows = {
+          args, d, columns.first + c + part * width, staged, lane, kept, 0, row};
+      store_part<Config, width>(rows, p, row, words, factor);
+    }
+    sync_warp();
+    kept.template quantize<32>(
+        args, d.batch, [&](u32 r) { return row + r; }, lane);
+    sync_warp();
+  } else {
+    u32 words[width / 32][16];
+    load(words, c);
+    const auto fits = [](i64) { return true; };
+    const auto column_fits = [](u32) { return true; };
+    const RowsOfZ<Config, decltype(fits), decltype(column_fits)> rows = {
+        args, d, columns.first + c, staged, lane, false, fits, column_fits};
+    store_part<Config, width>(rows, p, row, words, factor);
+  }
 }
 
 /// By four warps, each with the 32 rows of a quarter of tensor memory.
@@ -278,9 +343,8 @@ template <class Config>
 QT_FN void store_tiles(const qt_args& args, Tiles<Config> tiles, u32 base, u32 tensor, u32 rank) {
   using S = Shared100<Config>;
   constexpr u32 blocks = Config::blocks;
-  constexpr int width = TileColumns<Config>::halves || Config::tile_n < 64 ? Config::tile_n : 64;
+  constexpr int width = stored_width<Config>();
   const u32 quarter = warp_index() % 4u;
-  const u32 staged = base + S::staging_at + (warp_index() - kStoring) * 2048u;
   const float factor = mul(args.alpha, Config::descale);
   Ring sums = {0, 0};
   for (u32 item = block_index() / blocks; tiles.find(item / Config::splits);
@@ -301,20 +365,23 @@ QT_FN void store_tiles(const qt_args& args, Tiles<Config> tiles, u32 base, u32 t
     if constexpr (Config::splits > 1)
       for (u32 other = 0; finishes && other < part; ++other)
         if (!parts.is_idle(other)) kept.take(other);
-    for (u32 half = 0; half < 2u; ++half)
-      for (int c = 0; c < Config::tile_n; c += width) {
-        const u32 from = at + (half * 16u << 16) + u32(c);
-        const u32 quad = (half * u32(Config::tile_n) + u32(c)) / 8u;
-        if (Config::splits > 1 && !finishes) {
-          keep_part<Config, width>(kept, part, quad, from);
+    for (u32 half = 0; half < 2u; ++half) {
+      const u32 rows_at = at + (half * 16u << 16);
+      const auto quad_of = [&](int c) { return (half * u32(Config::tile_n) + u32(c)) / 8u; };
+      if constexpr (Config::splits > 1)
+        if (!finishes) {
+          for (int c = 0; c < Config::tile_n; c += width)
+            keep_part<Config, width>(kept, part, quad_of(c), rows_at + u32(c));
           continue;
         }
-        u32 words[width / 32][16];
-        load_sums<width>(words, from);
-        if constexpr (Config::splits > 1) add_parts<Config, width>(kept, parts, part, quad, words);
-        store_part<Config, width>(args, p, d, row0 + 16 * half, columns.first + c, staged, words,
-                                  factor);
-      }
+      const auto load = [&](u32(&words)[width / 32][16], int c) {
+        load_sums<width>(words, rows_at + u32(c));
+        if constexpr (Config::splits > 1)
+          add_parts<Config, width>(kept, parts, part, quad_of(c), words);
+      };
+      for (int c = 0; c < Config::tile_n; c += finished_width<Config>())
+        finish_columns<Config>(args, p, d, columns, row0 + 16 * half, c, base, factor, load);
+    }
     tensor_fence_before();
     sync_warp();
     if (lane_index() == 0) {

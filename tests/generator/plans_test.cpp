@@ -260,8 +260,8 @@ Problem quantizing_product() {
   return p;
 }
 
-const std::pair<const char*, Layout> kFused[] = {{"sm_120f", Layout::scales_128x4},
-                                                 {"gfx950", Layout::aiter}};
+const std::pair<const char*, Layout> kFused[] = {
+    {"sm_120f", Layout::scales_128x4}, {"sm_100f", Layout::plain}, {"gfx950", Layout::aiter}};
 
 }  // namespace
 

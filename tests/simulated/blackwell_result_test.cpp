@@ -187,9 +187,10 @@ class Case {
 void check(Device& device, const Family& family, const Quantizing& q, Values values) {
   INFO(family.name(), " ", problem(q).key(), " m=", q.m, " k=", q.k);
   Case one(device, family, q, values);
+  std::uint64_t seed = 1;
   for (const auto landing : kLandings) {
-    INFO("landing ", static_cast<int>(landing));
-    device.schedule(3, landing);
+    INFO("seed ", seed, " landing ", static_cast<int>(landing));
+    device.schedule(seed++, landing);
     CHECK(one.wrong() == 0);
   }
 }
@@ -210,4 +211,16 @@ TEST_CASE("blackwell.gemm_sm120 quantises what it computes") {
   // In two passes.
   check(d, family, {150, 96, 96, dswiglu, 32, ceil, Rounding::sr16},
         {{"tile_m", 128}, {"tile_n", 128}, {"warps", 8}});
+}
+
+TEST_CASE("blackwell.gemm_sm100 quantises what it computes") {
+  Device& d = sm100();
+  const auto& family = cuda::gemm_sm100();
+  using enum Epilogue;
+  using enum ScaleRule;
+  check(d, family, {140, 200, 1280, none, 128, rceil, Rounding::sr16, Layout::plain, 2},
+        {{"tile_n", 128}, {"splits", 2}, {"stages", 2}});
+  check(d, family, {129, 256, 192, swiglu_split, 64, quest, Rounding::sr8},
+        {{"blocks", 2}, {"stages", 2}});
+  check(d, family, {37, 96, 96, dswiglu, 32, ceil, Rounding::sr16}, {{"stages", 3}});
 }
