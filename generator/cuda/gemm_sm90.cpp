@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "generator/cuda/config_text.hpp"
 #include "generator/cuda/expanded.hpp"
@@ -219,9 +220,12 @@ class GemmSm90 final : public Family {
     const double width = tile_n / static_cast<double>(v.value("pieces"));
     if (width < 128) factor *= 128 / width * 1.03;
     factor *= v.value("pieces") == 2 ? 1.06 : v.value("promote") == 2 ? 1.011 : 1.01;
+    const auto stages = v.value("stages");
+    // Parts of a shared K keep the L2 cache busy: blocks that share B's tile ask it for less.
+    const bool is_part = v.value("splits", 1) > 1;
     factor *=
-        v.value("stages") < 4 ? 1.05 : 1.0 + 0.001 * static_cast<double>(v.value("stages") - 4);
-    factor *= v.value("cluster") == 2 ? 1.01 : 1.0;
+        stages < 4 ? 1.05 : 1.0 + 0.001 * static_cast<double>(std::abs(stages - (is_part ? 5 : 4)));
+    factor *= v.value("cluster") == 1 ? 1.0 : is_part ? 0.98 : 1.01;
     factor *= v.value("raster") == 16 ? 1.0 : 1.002;
     const auto shared = split_cost(p, split_tile(v), k_steps(v), kShortTile, chip);
     // In the units of cuda_gemm_mma's model: multiply-adds over 1000, at 8 times its rate.
