@@ -9,6 +9,7 @@
 #include "generator/cuda/expanded.hpp"
 #include "generator/cuda/families.hpp"
 #include "generator/grouping.hpp"
+#include "generator/quantized_result.hpp"
 #include "generator/split_k.hpp"
 
 namespace quarterturn::cuda {
@@ -17,10 +18,12 @@ namespace {
 constexpr std::int64_t kChunk = 128;      // bytes of K in a stage: one swizzle span
 constexpr std::int64_t kRegisters = 232;  // of a multiplying thread, less than the 240 it gets
 constexpr std::int64_t kOtherRegisters = 40;
+constexpr std::int64_t kBlockRegisters = 64;   // of a block of 32 that is quantised
 constexpr std::int64_t kRowRegisters = 40;     // of a row's aux or kept z, while it is activated
 constexpr std::int64_t kLongestInt8 = 131072;  // of K before int32 sums of 96 * 96 could overflow
 constexpr std::int64_t kUnits = 132;           // of an H200
 constexpr std::int64_t kShortTile = 128;       // rows of the shorter tile
+constexpr double kQuantisingFactor = 1.1;      // of a product that quantises its result: assumed
 constexpr double kCostSeconds = 12.3e-12;      // of a predicted cost of 1, on an H200
 
 class GemmSm90 final : public Family {
@@ -35,12 +38,18 @@ class GemmSm90 final : public Family {
 
   std::string refuses(const Problem& p, const Target& t) const override {
     if (t.arch != "sm_90a") return "needs sm_90a (wgmma)";
-    if (p.op != Op::gemm) return "multiplies quantised operands: op = gemm";
+    if (p.op != Op::gemm && p.op != Op::gemm_quantize)
+      return "multiplies quantised operands: op = gemm or gemm_quantize";
+    if (quantizes_result(p) && !is_bf16())
+      return "leaves rows out of its window to another kernel, so D is quantised behind both";
+    if (auto reason = refuse_quantized_result(p, {Layout::plain, Layout::scales_128x4});
+        !reason.empty())
+      return reason;
     if (p.a_type != DType::mxfp4 || p.b_type != DType::mxfp4) return "needs both operands in mxfp4";
     if (p.grouping != Grouping::none && p.epilogue != Epilogue::none)
       return "has no activation in the epilogue of groups";
     if (p.bias_gradient != BiasGradient::none) return "sums no gradients";
-    if (p.d_layout != Layout::plain) return "writes D row-major";
+    if (!quantizes_result(p) && p.d_layout != Layout::plain) return "writes D row-major";
     if (is_int8() && p.spread == Spread::any)
       return "its window of 4 binades a row is for spread = narrow (rotated forward operands)";
     if (is_e5m2() && p.contract == Contract::exact)
@@ -108,6 +117,15 @@ class GemmSm90 final : public Family {
       return fmt::format(
           "finishing a {} x {} tile beside aux or z needs {} registers, {} are there", tile_m,
           tile_n, finishing, kRegisters);
+    if (quantizes_result(p)) {
+      if (tile_m > 128) return "quantises tiles of 128 rows";
+      if (quantized_width(p, v) == 0) return refuse_quantized_tile(p, tile_n);
+      const auto quantising = sums + kOtherRegisters + kBlockRegisters;
+      if (quantising > kRegisters)
+        return fmt::format(
+            "quantising beside the sums of a {} x {} tile needs {} registers, {} are there", tile_m,
+            tile_n, quantising, kRegisters);
+    }
     if (auto reason = refuse_splits(p, split_tile(v), k_steps(v)); !reason.empty()) return reason;
     if (v.value("cluster") == 2 && tile_n % 16 != 0)
       return "halves of B's tile must be whole swizzle groups";
@@ -146,6 +164,8 @@ class GemmSm90 final : public Family {
     counted("raster", "rows of tiles walked together");
     text.constant("unsigned", "splits", fmt::format("{}", v.value("splits", 1)),
                   "blocks that share a tile's K");
+    if (quantizes_result(p))
+      text.integer("quantized_width", quantized_width(p, v), "columns of z quantised at once");
     return text.source(p, t, v, "cuda/gemm_sm90.h", "gemm_sm90",
                        {entry, 384, 1, {"a_map", "b_map"}});
   }
@@ -229,9 +249,11 @@ class GemmSm90 final : public Family {
     factor *= v.value("raster") == 16 ? 1.0 : 1.002;
     const auto shared = split_cost(p, split_tile(v), k_steps(v), kShortTile, chip);
     // In the units of cuda_gemm_mma's model: multiply-adds over 1000, at 8 times its rate.
-    return waves * static_cast<double>(chip) * area * static_cast<double>(likely_k(p)) * factor *
-               shared.waves * 1e-3 / 8.0 +
-           shared.seconds / kCostSeconds;
+    const double cost = waves * static_cast<double>(chip) * area *
+                            static_cast<double>(likely_k(p)) * factor * shared.waves * 1e-3 / 8.0 +
+                        shared.seconds / kCostSeconds;
+    // Not measured, so that only tuners take it.
+    return quantizes_result(p) ? cost * kQuantisingFactor : cost;
   }
 
  private:
@@ -266,9 +288,20 @@ class GemmSm90 final : public Family {
   // Shared90 of gemm_sm90.h.
   static std::int64_t shared_bytes(const Problem& p, const Variant& v, std::int64_t stages) {
     const auto tile_m = v.value("tile_m"), tile_n = v.value("tile_n");
-    const bool staged = p.d_type != DType::f32 || p.epilogue != Epilogue::none;
-    return stages * (tile_m + tile_n) * kChunk + (staged ? 8 * 2048 : 0) + 2 * 2 * tile_n * 4 +
-           stages * 16;
+    const bool narrow = !quantizes_result(p) && p.d_type != DType::f32;
+    const bool staged = narrow || p.epilogue != Epilogue::none;
+    const auto waiting = 8 * quantized_rows_bytes(p, 16, quantized_width(p, v));
+    return stages * (tile_m + tile_n) * kChunk + (staged ? 8 * 2048 : 0) + waiting +
+           2 * 2 * tile_n * 4 + stages * 16;
+  }
+  // Columns of z that a warp quantises at once: the fewest 32s that make whole rotation segments,
+  // and a part of the tile; 0 where none are.
+  static std::int64_t quantized_width(const Problem& p, const Variant& v) {
+    const auto tile_n = v.value("tile_n");
+    const std::int64_t least = p.epilogue == Epilogue::swiglu_split ? tile_n : 64;
+    for (auto width = std::min(least, tile_n); width <= tile_n; width += 32)
+      if (tile_n % width == 0 && refuse_quantized_tile(p, width).empty()) return width;
+    return 0;
   }
   static std::int64_t shared_bytes(const Problem& p, const Variant& v) {
     return shared_bytes(p, v, v.value("stages"));

@@ -15,13 +15,16 @@
 // Where tiles are fewer than units, `splits` blocks share a tile's K (split_k.h).
 //
 // Rows that do not fit their window (reference 255) are left alone, those of A as rows of D and
-// those of B as columns: the exact kernel that follows (stand_in.h) computes them.
+// those of B as columns: the exact kernel that follows (stand_in.h) computes them. bf16 has no
+// window, and may quantise D here, each warp as many columns of 16 rows at a time as rotation
+// segments want (quantized_rows.h).
 #ifndef QT_CUDA_GEMM_SM90_H
 #define QT_CUDA_GEMM_SM90_H
 
 #include "cuda/epilogue_rows.h"
 #include "cuda/expand.h"
 #include "cuda/primitives_wgmma.h"
+#include "cuda/quantized_fragments.h"
 #include "cuda/split_k.h"
 #include "cuda/tile_walk.h"
 #include "cuda/tiles_in_flight.h"
@@ -36,6 +39,17 @@ QT_FN void multiply(Sum (&d)[n], u64 a, u64 b, u32 keep) {
   if constexpr (type == Expanded::bf16) wgmma_bf16(d, a, b, keep);
 }
 
+/// 16 rows of the columns of z that a warp quantises at once.
+template <class Config>
+struct Waiting90 {
+  using Rows = QuantizedRows<Config, 16, u32(Config::quantized_width)>;
+};
+template <class Config>
+QT_FN constexpr u32 waiting_bytes_90() {
+  if constexpr (Config::quantizes) return Waiting90<Config>::Rows::bytes;
+  return 0;
+}
+
 /// Where things lie in shared memory.
 template <class Config>
 struct Shared90 {
@@ -45,8 +59,9 @@ struct Shared90 {
   static constexpr u32 staging_at = b_at + Config::stages * b_bytes;
   static constexpr bool staged = Config::output != DType::f32 || Config::epilogue != Epilogue::none;
   static constexpr u32 staging_bytes = staged ? 8 * 2048 : 0;
-  static constexpr u32 columns_at =
-      staging_at + staging_bytes;  // factor and bias, each group its own
+  static constexpr u32 waiting_at = staging_at + staging_bytes;
+  // Factor and bias, each group its own.
+  static constexpr u32 columns_at = waiting_at + 8 * waiting_bytes_90<Config>();
   static constexpr u32 columns_bytes = 2 * 2 * Config::tile_n * 4;
   static constexpr u32 full_at = columns_at + columns_bytes;
   static constexpr u32 empty_at = full_at + Config::stages * 8;
@@ -357,18 +372,40 @@ QT_FN void multiply_and_store(const qt_args& args, Tiles<Config> tiles, u32 base
         for (int e = 0; e < 4; ++e) v[e] = v[e] + float_of(bias.word[e % 2]);
       }
     };
-    const auto fits = [&](i64 r) {
-      return reference_at<Config::element>(a_references, r) != kUnfit;
-    };
-    const auto column_fits = [&](u32 c) {
-      return load_shared_u32(factors + c * 4u) != kUnfitFactor;
-    };
-    const RowsOfZ<Config, decltype(fits), decltype(column_fits)> rows = {
-        args, d, columns.first, staged, lane, unfit, fits, column_fits};
-    QT_UNROLL
-    for (int i = 0; i < high; ++i)
-      finish_rows<Config, width / 4>(rows, row0 + 64 * i + 16 * warp,
-                                     [&](int j, float(&v)[4]) { results(i, j, v); });
+    if constexpr (Config::quantizes) {
+      static_assert(!has_references(Config::element), "rows out of a window are not quantised");
+      using Rows = typename Waiting90<Config>::Rows;
+      constexpr int at_once = Config::quantized_width;
+      const u32 place = base + S::waiting_at + (group * 4u + warp) * Rows::bytes;
+      QT_UNROLL
+      for (int i = 0; i < high; ++i) {
+        QT_UNROLL
+        for (int c = 0; c < Config::tile_n / at_once; ++c) {
+          const i64 row = row0 + 64 * i + 16 * warp, first = columns.first + c * at_once;
+          const Rows kept(place, first, n);
+          const RowsToQuantize<Config, Rows> rows = {args, d, first, staged, lane, kept, 0, row};
+          keep_rows<Config, at_once / 8>(
+              rows, [&](int j, float(&v)[4]) { results(i, c * (at_once / 8) + j, v); });
+          sync_warp();
+          kept.template quantize<32>(
+              args, d.batch, [&](u32 r) { return row + r; }, lane);
+          sync_warp();
+        }
+      }
+    } else {
+      const auto fits = [&](i64 r) {
+        return reference_at<Config::element>(a_references, r) != kUnfit;
+      };
+      const auto column_fits = [&](u32 c) {
+        return load_shared_u32(factors + c * 4u) != kUnfitFactor;
+      };
+      const RowsOfZ<Config, decltype(fits), decltype(column_fits)> rows = {
+          args, d, columns.first, staged, lane, unfit, fits, column_fits};
+      QT_UNROLL
+      for (int i = 0; i < high; ++i)
+        finish_rows<Config, width / 4>(rows, row0 + 64 * i + 16 * warp,
+                                       [&](int j, float(&v)[4]) { results(i, j, v); });
+    }
   }
 }
 

@@ -221,6 +221,42 @@ TEST_CASE("cuda products compile without spills and overlap") {
        &cuda::gemm_packed_int8(), &cuda::gemm_packed_tiles(), &cuda::gemm_packed_tiles_int8()},
       20, 1);
 }
+TEST_CASE("cuda bf16 products that quantise their results compile without spills") {
+  if (no_compiler()) return;
+  const auto target = *parse_target("sm_90a");
+  std::vector<Job> jobs;
+  auto p = gemm_problem(Contract::exact, Spread::any, DType::mxfp4, Extent::exactly(4096));
+  p.op = Op::gemm_quantize;
+  p.signs = Signs::per_call;
+  const auto add = [&](std::initializer_list<std::pair<const std::string, int>> values) {
+    auto v = cuda::gemm_bf16().variants(p, target).front();
+    for (const auto& [name, value] : values) v.values[name] = value;
+    INFO(v.text(), " ", p.key());
+    REQUIRE(cuda::gemm_bf16().check(p, target, v).message() == "");
+    jobs.push_back(job_of(cuda::gemm_bf16(), p, target, v, target.arch));
+  };
+  add({});
+  p.d_rounding = Rounding::sr16;
+  p.bias = Bias::per_column;
+  p.accumulate = Accumulate::accumulate;
+  add({});
+  p.rotation = 128;
+  add({{"tile_m", 128}, {"tile_n", 128}, {"stages", 4}});
+  p.accumulate = Accumulate::overwrite;
+  p.rotation = 64;
+  p.epilogue = Epilogue::dswiglu;
+  add({});
+  p.rotation = 32;
+  p.epilogue = Epilogue::swiglu_split;
+  p.pre_activation = PreActivation::kept;
+  add({});
+  p.pre_activation = PreActivation::dropped;
+  p.epilogue = Epilogue::none;
+  p.scale_rule = ScaleRule::search;
+  p.biased = BiasedRounding::allowed;
+  add({{"tile_m", 128}, {"tile_n", 256}, {"stages", 3}});
+  compile_jobs(jobs, 6);
+}
 // What a binary32 result with C and bias takes most registers for: the first variant of each
 // family, and the one that its model puts first.
 TEST_CASE("cuda products compile by default without spills, whatever they add") {

@@ -349,3 +349,94 @@ TEST_CASE("gpu.gemm of a batch reads and writes entries where their strides say"
     }
   }
 }
+
+// The same sums by the same variant, so that codes must be those of its own binary32 D.
+TEST_CASE("gpu.gemm_bf16 quantises what it computes") {
+  Device* device = device_or_skip();
+  if (!device) return;
+  const auto& family = cuda::gemm_bf16();
+  const auto first = problem_of(family, {});
+  if (!family.refuses(first, device->target()).empty()) {
+    std::cout << "SKIPPED: " << family.refuses(first, device->target()) << "\n";
+    return;
+  }
+  struct Case {
+    std::int64_t m, n, k;
+    Epilogue epilogue;
+    std::int32_t rotation;
+    Rounding rounding;
+    Layout layout;
+  };
+  const bool few = device->simulated();
+  for (const auto& c : {Case{few ? 70 : 900, few ? 200 : 1000, 256, Epilogue::none, 128,
+                             Rounding::sr16, Layout::plain},
+                        Case{few ? 37 : 517, few ? 192 : 1536, 192, Epilogue::swiglu_split, 32,
+                             Rounding::rne, Layout::scales_128x4},
+                        Case{few ? 130 : 700, few ? 96 : 1056, 128, Epilogue::dswiglu, 32,
+                             Rounding::sr16, Layout::plain}}) {
+    Problem p;
+    p.op = Op::gemm_quantize;
+    p.role = Role::wgrad;
+    p.m = {0, 8192};
+    p.n = Extent::exactly(c.n);
+    p.k = {0, 16384};
+    p.a_type = p.b_type = p.d_type = DType::mxfp4;
+    p.d_layout = c.layout;
+    p.rotation = c.rotation;
+    p.signs = Signs::per_call;
+    p.d_rounding = c.rounding;
+    p.epilogue = c.epilogue;
+    p.bias = Bias::per_column;
+    REQUIRE(validate(p).message() == "");
+    REQUIRE(family.refuses(p, device->target()) == "");
+    const auto v = with(family, p, device->target(), {{"tile_n", 128}});
+    REQUIRE(family.check(p, device->target(), v).message() == "");
+    INFO(v.text(), " ", p.key());
+    const auto layout = family.a_layout(p, v);
+    const DeviceOperand a(*device, random_operand(c.m, c.k, Data::forward, 1), layout),
+        b(*device, random_operand(c.n, c.k, Data::forward, 2), layout);
+    const auto aux_width = aux_columns(c.epilogue, c.n), columns = output_columns(c.epilogue, c.n);
+    std::mt19937 random(3);
+    std::normal_distribution<float> normal;
+    std::vector<float> addends(static_cast<std::size_t>(c.n + c.m * aux_width));
+    for (auto& x : addends) x = normal(random);
+    const Memory side(*device, addends);
+    Memory d(*device, c.m * columns * 4);
+    qt_args args{};
+    args.m = c.m;
+    args.n = c.n;
+    args.k = c.k;
+    args.batch = args.groups = 1;
+    args.a = a.tensor;
+    args.b = b.tensor;
+    args.bias = side.data();
+    args.aux = {side.data(c.n * 4), nullptr, aux_width, 0, 0, 0};
+    args.d = {d.data(), nullptr, columns, 0, 0, 0};
+    args.alpha = 0.125f;
+    args.noise_seed = 0x1234567890abcdefull;
+    args.sign_seed = 77;
+    args.stream = 5;
+    args.operand = 2;
+    Problem alone = p;
+    alone.op = Op::gemm;
+    alone.d_type = DType::f32;
+    alone.d_layout = Layout::plain;
+    alone.d_rounding = Rounding::rne;
+    device->run(family, alone, v, args);
+    const auto exact = d.download<float>();
+    const auto want =
+        reference::quantize(exact.data(), c.m, columns, columns, spec_of(p, c.rounding, args));
+    const auto want_scales = c.layout == Layout::plain ? want.scales : tiles_128x4(want);
+    Memory codes(*device, static_cast<std::int64_t>(want.codes.size())),
+        scales(*device, static_cast<std::int64_t>(want_scales.size()));
+    args.d = {codes.data(), scales.data(), want.k, want.k / 32, 0, 0};
+    for (const auto& schedule : device->schedules()) {
+      codes.poison();
+      scales.poison();
+      device->schedule(schedule);
+      device->run_as_scheduled(family, p, v, args);
+      CHECK(codes.download() == want.codes);
+      CHECK(scales.download() == want_scales);
+    }
+  }
+}

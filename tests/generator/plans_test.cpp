@@ -370,3 +370,22 @@ TEST_CASE("plans.what no product quantises itself a step does, and says why") {
     CHECK(whole > 0);
   }
 }
+
+TEST_CASE("plans.on Hopper products quantise their D where tuners say so") {
+  const auto target = *parse_target("sm_90a");
+  auto p = quantizing_product();
+  p.epilogue = Epilogue::swiglu_interleaved;
+  std::size_t one_kernel = 0;
+  for (const auto& plan : plans(p, target, 5000)) {
+    REQUIRE(check_plan(p, target, plan).message() == "");
+    one_kernel += quantizes_in_product(p, plan);
+  }
+  CHECK(one_kernel > 10);
+  CHECK(!quantizes_in_product(p, *default_plan(p, target)));
+  // Rows out of a window are another kernel's.
+  auto alone = p;
+  alone.a_type = alone.b_type = DType::mxfp4;
+  alone.contract = Contract::fast;
+  CHECK(find_family("cuda_gemm_e5m2")->refuses(alone, target).find("out of its window") !=
+        std::string::npos);
+}

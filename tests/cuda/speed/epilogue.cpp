@@ -61,12 +61,11 @@ qt_args args_of(const Problem& p, const Room& room) {
 
 void epilogue_speeds(Device& device, Meter& meter, const std::vector<unsigned char>& pattern) {
   DeviceBackend backend(device);
+  constexpr std::string_view kExact = "cuda_gemm_bf16";
   constexpr std::int64_t tokens = 8192, wide = 28672, hidden = 4096;
   const Room room(device, pattern, tokens * wide, wide * hidden, tokens * wide, wide);
-  const auto time = [&](const std::string& name, const Problem& p) {
-    const auto plan = default_plan(p, device.target());
-    require(plan.status());
-    const auto built = Executable::build(backend, p, *plan);
+  const auto time_plan = [&](const std::string& name, const Problem& p, const Plan& plan) {
+    const auto built = Executable::build(backend, p, plan);
     require(built.status());
     Memory workspace(device, (*built)->workspace_bytes());
     auto args = args_of(p, room);
@@ -75,6 +74,11 @@ void epilogue_speeds(Device& device, Meter& meter, const std::vector<unsigned ch
         meter.read([&](int) { require((*built)->run(args, device.stream())); }, 0.3);
     std::cout << fmt::format("  {:<44} {:9.1f} us  {:9.1f} us sustained  {} MHz\n", name,
                              reading.burst * 1e6, reading.sustained * 1e6, reading.clock);
+  };
+  const auto time = [&](const std::string& name, const Problem& p) {
+    const auto plan = default_plan(p, device.target());
+    require(plan.status());
+    time_plan(name, p, *plan);
   };
   for (const bool narrow : {false, true}) {
     Problem p;
@@ -114,6 +118,28 @@ void epilogue_speeds(Device& device, Meter& meter, const std::vector<unsigned ch
     back.epilogue = Epilogue::dswiglu;
     time(fmt::format("{} columns, dswiglu", wide / 2), back);
   }
+  // The best predictions of bf16 products whose result a step quantises, and they themselves.
+  for (const auto epilogue : {Epilogue::none, Epilogue::swiglu_split, Epilogue::gelu_tanh})
+    for (const bool one : {false, true}) {
+      Problem p;
+      p.op = Op::gemm_quantize;
+      p.role = Role::fprop;
+      p.m = {1, tokens};
+      p.n = Extent::exactly(wide);
+      p.k = Extent::exactly(hidden);
+      p.a_type = p.b_type = DType::bf16;
+      p.d_type = DType::mxfp4;
+      p.rotation = 32;
+      p.epilogue = epilogue;
+      for (const auto& plan : plans(p, device.target(), 5000)) {
+        if (quantizes_in_product(p, plan) != one || plan.main_step().variant.family != kExact)
+          continue;
+        time_plan(fmt::format("{} {}, quantised {}", kExact, name_of(epilogue),
+                              one ? "in one kernel" : "by a step"),
+                  p, plan);
+        break;
+      }
+    }
   for (const Layout layout : {Layout::plain, Layout::e5m2}) {
     Problem p;
     p.op = Op::quantize;
