@@ -100,6 +100,23 @@ TEST_CASE("simulated: kernels that crash or hang cost a child, and no other fami
   }
 }
 
+TEST_CASE("simulated: codes that a product leaves are held against its own binary32 result") {
+  SimulatedHome home;
+  // Rows of every tile draw as the first tile's.
+  home.plant("noise_position(y, column, args.row0, 0, columns)",
+             "noise_position(row, column, args.row0, 0, columns)");
+  const auto outcome = home.run(
+      {"compile", "--device", "simulated:sm_120f", "--json", "--problem",
+       "op=gemm_quantize role=fprop m=1..32 n=64 k=64 a_type=bf16 b_type=bf16 d_type=mxfp4 "
+       "d_layout=128x4 rotation=32 d_rounding=sr16"});
+  REQUIRE_MESSAGE(outcome.code == 0, outcome.err);
+  CHECK(home.has_planted());
+  CHECK_MESSAGE(outcome.says("cuda_gemm_sm120/1 failed its proof"), outcome.err);
+  CHECK(outcome.says("of its own binary32 result"));
+  CHECK(!outcome.says("code at row 0,"));
+  CHECK(served(outcome).back().starts_with("cuda_quantize/"));
+}
+
 TEST_CASE("simulated: a self-test tells apart what hardware may do with random bits") {
   const auto weights = [](const std::string& target, const std::string& as) {
     SimulatedHome home;
