@@ -13,12 +13,13 @@ constexpr double kCopyBytesPerSecond = 2e12;
 
 }  // namespace
 
-std::string refuse_quantized_result(const Problem& p, std::initializer_list<Layout> layouts) {
+std::string refuse_quantized_result(const Problem& p, std::initializer_list<Layout> layouts,
+                                    QuantizedCopies copies) {
   if (!quantizes_result(p)) return {};
-  if (p.copies != Copies::rows)
+  if (p.copies != Copies::rows && copies == QuantizedCopies::rows)
     return fmt::format(
-        "copies = {}: quantises rows of D where it computes them, columns cross its tiles (a step "
-        "behind the product takes them)",
+        "copies = {}: quantises rows of D where it computes them (a step behind the product takes "
+        "columns)",
         name_of(p.copies));
   if (p.scale_block != ScaleBlock::b1x32)
     return fmt::format("scale_block = {}: quantises 1x32 blocks of D where it computes them",
@@ -44,6 +45,12 @@ std::string refuse_quantized_tile(const Problem& p, std::int64_t tile_n) {
       p.epilogue == Epilogue::dswiglu ? tile_n : output_columns(p.epilogue, tile_n);
   if (neighbours % padding_unit(p) == 0) return {};
   return fmt::format("{} neighbouring columns of D in a tile are no whole blocks of {}", neighbours,
+                     padding_unit(p));
+}
+
+std::string refuse_quantized_columns(const Problem& p, std::int64_t rows) {
+  if (!quantizes_result(p) || p.copies == Copies::rows || rows % padding_unit(p) == 0) return {};
+  return fmt::format("{} neighbouring rows of D in a tile are no whole blocks of {}", rows,
                      padding_unit(p));
 }
 

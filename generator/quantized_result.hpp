@@ -13,12 +13,21 @@ namespace quarterturn {
 /// Whether a step of a plan quantises the D that it computes.
 inline bool quantizes_result(const Problem& problem) { return problem.op == Op::gemm_quantize; }
 
-/// Why no kernel that sees D tile by tile quantises it as `problem` asks, `layouts` being those
-/// that it can write; empty when it does.
-std::string refuse_quantized_result(const Problem& problem, std::initializer_list<Layout> layouts);
+/// Copies of D that a kernel can write: those of tiles whose rows are together in shared memory, or
+/// rows alone.
+enum class QuantizedCopies { rows, all };
+
+/// Why no kernel that sees D tile by tile quantises it as `problem` asks, `layouts` and `copies`
+/// being those that it can write; empty when it does.
+std::string refuse_quantized_result(const Problem& problem, std::initializer_list<Layout> layouts,
+                                    QuantizedCopies copies = QuantizedCopies::rows);
 
 /// Why a tile of `tile_n` columns of z has no whole rotation segments of D; empty when it has.
 std::string refuse_quantized_tile(const Problem& problem, std::int64_t tile_n);
+
+/// Why `rows` neighbouring rows of D have no whole rotation segments of its columns, where a copy
+/// of them is asked for; empty when they have.
+std::string refuse_quantized_columns(const Problem& problem, std::int64_t rows);
 
 /// Bytes of shared memory in which `rows` rows of a tile of `tile_n` columns of z wait, in binary32
 /// and as D's columns.

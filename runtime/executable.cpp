@@ -145,7 +145,10 @@ qt_args Executable::step_args(const LoadedStep& step, const qt_args& args,
       if (plan_.find(StepKind::quantize_a) || plan_.find(StepKind::pack_a)) out.a = packed_a();
       if (plan_.find(StepKind::quantize_b) || plan_.find(StepKind::pack_b)) out.b = packed_b();
       if (plan_.find(StepKind::quantize_d)) out.d = result();
-      if (quantizes_in_product(problem_, plan_)) out.operand = kResultOperand;
+      if (quantizes_in_product(problem_, plan_)) {
+        out.operand = kResultOperand;
+        out.k0 = out.k_global = 0;
+      }
       return out;
     case StepKind::quantize_d:
       out.a = result();

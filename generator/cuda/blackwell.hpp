@@ -20,7 +20,7 @@ inline bool has_tcgen05(const Target& t) {
 }
 
 /// Why a product of operands in layout scales_128x4 is not what `p` asks for; empty when it is.
-inline std::string refuse_blocked(const Problem& p) {
+inline std::string refuse_blocked(const Problem& p, QuantizedCopies copies) {
   if (p.op != Op::gemm && p.op != Op::gemm_quantize)
     return "multiplies quantised operands: op = gemm or gemm_quantize";
   if (p.a_type != DType::mxfp4 || p.b_type != DType::mxfp4) return "needs both operands in mxfp4";
@@ -28,7 +28,7 @@ inline std::string refuse_blocked(const Problem& p) {
     return "has no activation in the epilogue of groups";
   if (p.bias_gradient != BiasGradient::none) return "sums no gradients";
   if (!quantizes_result(p) && p.d_layout != Layout::plain) return "writes D row-major";
-  if (auto reason = refuse_quantized_result(p, {Layout::plain, Layout::scales_128x4});
+  if (auto reason = refuse_quantized_result(p, {Layout::plain, Layout::scales_128x4}, copies);
       !reason.empty())
     return reason;
   if (auto reason = refuse_layout("a_layout", p.a_layout, Layout::scales_128x4); !reason.empty())

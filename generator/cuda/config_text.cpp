@@ -77,6 +77,7 @@ void ConfigText::quantized_result(const Problem& p) {
   choice("Signs", "signs", name_of(p.signs), "");
   choice("ScaleRule", "scale_rule", name_of(p.scale_rule), "");
   choice("Rounding", "result_rounding", name_of(p.d_rounding), "");
+  choice("cuda::Copies", "result_copies", name_of(p.copies), "rows, columns (transposed), or both");
 }
 
 void ConfigText::descale(const Problem& problem) {

@@ -52,7 +52,7 @@ class GemmSm100 final : public Family {
 
   std::string refuses(const Problem& p, const Target& t) const override {
     if (!has_tcgen05(t)) return "needs sm_100a, sm_100f or sm_103a (tcgen05)";
-    if (auto reason = refuse_blocked(p); !reason.empty()) return reason;
+    if (auto reason = refuse_blocked(p, QuantizedCopies::rows); !reason.empty()) return reason;
     if (p.grouping == Grouping::m_contiguous)
       return "brings scales in tiles of 128 rows, and groups of m_contiguous begin anywhere: use "
              "m_masked";

@@ -50,7 +50,7 @@ class GemmSm120 final : public Family {
 
   std::string refuses(const Problem& p, const Target& t) const override {
     if (!has_mxf4_mma(t)) return "needs sm_120a, sm_120f or sm_121a (mma.sync kind::mxf4)";
-    return refuse_blocked(p);
+    return refuse_blocked(p, QuantizedCopies::all);
   }
 
   std::vector<Parameter> parameters(const Problem& p, const Target&) const override {
@@ -80,6 +80,9 @@ class GemmSm120 final : public Family {
         tile_m / grid->down * (tile_n / grid->across) > kWarpArea / 2)
       return "activations need registers beside the sums: parts of at most 2048 elements";
     if (auto reason = refuse_quantized_tile(p, tile_n); !reason.empty()) return reason;
+    const auto in_passes = passes(p, v);
+    const auto along = in_passes == 1 ? tile_m : tile_m / grid->down / in_passes;
+    if (auto reason = refuse_quantized_columns(p, along); !reason.empty()) return reason;
     if (auto reason = refuse_splits(p, split_tile(v), {kChunk}); !reason.empty()) return reason;
     if (const auto bytes = shared_bytes(p, v); bytes > t.shared_bytes)
       return fmt::format("its stages or results need {} bytes of shared memory, a block has {}",

@@ -81,8 +81,8 @@ class GemmMfmaScale final : public Family {
     if (p.grouping != Grouping::none && p.epilogue != Epilogue::none)
       return "has no activation in the epilogue of groups";
     if (p.bias_gradient != BiasGradient::none) return "sums no gradients";
-    if (auto reason =
-            refuse_quantized_result(p, {Layout::plain, Layout::aiter, Layout::aiter_16x16});
+    if (auto reason = refuse_quantized_result(
+            p, {Layout::plain, Layout::aiter, Layout::aiter_16x16}, QuantizedCopies::all);
         !reason.empty())
       return reason;
     if (quantizes_result(p) && p.scale_rule == ScaleRule::search)
@@ -140,6 +140,9 @@ class GemmMfmaScale final : public Family {
     if (p.epilogue != Epilogue::none && shares.sums() > kMostActivated)
       return "a lane activates 128 sums at most";
     if (auto reason = refuse_quantized_tile(p, shares.tile_n); !reason.empty()) return reason;
+    const auto in_passes = passes(p, v);
+    const auto along = in_passes == 1 ? shares.tile_m : wave_m / in_passes;
+    if (auto reason = refuse_quantized_columns(p, along); !reason.empty()) return reason;
     if (auto reason = refuse_splits(p, split_tile(v), {kChunk}); !reason.empty()) return reason;
     if ((v.value("stages") - 1) * shares.copies() > kMostCopies)
       return "more copies are in flight than a wave can count";

@@ -193,7 +193,8 @@ QT_FN void quantize_tile(const qt_args& args, const Destination& d, const RowsOf
       keep_rows<Config, S::tiles_n>(rows, [&](int j, float(&v)[4]) { z(pass * tiles + i, j, v); });
     }
     sync_block();
-    kept.template quantize<u32(S::threads)>(
+    constexpr u32 along = Config::passes == 1 ? u32(Config::tile_m) : part;
+    kept.template quantize_copies<u32(S::threads), along>(
         args, d.batch,
         [&](u32 row) { return row0 + row / part * u32(S::warp_m) + u32(pass) * part + row % part; },
         thread_index());

@@ -19,6 +19,7 @@ struct ResultConfig {
   static constexpr ScaleRule scale_rule = Config::scale_rule;
   static constexpr Rounding rounding = Config::result_rounding;
   static constexpr Grouping grouping = Grouping::none;
+  static constexpr Copies copies = Config::result_copies;
 };
 
 /// Columns of D that `columns` of z make.
@@ -95,6 +96,59 @@ struct QuantizedRows {
     }
   }
 
+  /// The same of all columns, into the transposed copy, where it is asked for. Rows r - r % `along`
+  /// to r - r % `along` + `along` - 1 are neighbours in D, from a multiple of 32 on.
+  template <u32 threads, u32 along, class RowOf>
+  QT_FN void quantize_columns(const qt_args& args, i64 entry, const RowOf& row_of,
+                              u32 thread) const {
+    using Of = ResultConfig<Config>;
+    constexpr int g = Config::rotation;
+    constexpr u32 down = g > 32 ? u32(g) / 32u : 1u;  // blocks of a segment, in lanes of a warp
+    constexpr u32 across = 32u / down;                // columns of a warp
+    static_assert(along % u32(padding_unit(g)) == 0 && height % along == 0,
+                  "rotation segments lie in neighbouring rows");
+    const i64 columns = result_columns<epilogue>(n), padded = column_length<Of>(args);
+    const ColumnPlace place = column_place<Of>(args);
+    const SignMask mask = signs_of<Of>(args);
+    const Noise noise = noise_of(args, args.operand, 1);
+    const Copy to =
+        copy_of<Of>(Of::copies == Copies::both ? args.d2 : args.d, entry, columns, padded / 32);
+    const u32 lane = thread % 32u;
+#pragma unroll 1
+    for (u32 warp = thread / 32u; warp < width / across * (height / 32u / down);
+         warp += threads / 32u) {
+      const u32 c = warp % (width / across) * across + lane % across;
+      const u32 row = (warp / (width / across) * down + lane / across) * 32u;
+      const i64 column = column_at(c), y = row_of(row);
+      const bool exists = y < padded && column < end_of(c / 32u, columns);
+      if (warp_ballot(exists) == 0u) continue;
+      float x[32];
+      QT_UNROLL
+      for (u32 r = 0; r < 32u; ++r) {
+        const float v = load_shared_f32(piece_at(row + r, c / 4u) + c % 4u * 4u);
+        x[r] = y + r < args.m ? v : 0.0f;
+      }
+      const u32 block = u32(y / 32);
+      const float largest = rotate_over_lanes<g, Of::signs != Signs::none>(
+          x, block_signs<g>(mask, block), lane, across);
+      u32 packed[4];
+      const u32 byte = quantize_sums<Of::scale_rule, Of::rounding, g>(
+          x, largest, noise, noise_position(column, y, place.row0, place.k0, place.k_global),
+          packed);
+      if (exists) store_block<Of>(to, u32(column), block, u32(padded / 32), packed, byte);
+    }
+  }
+
+  /// Both of a block's, as asked for.
+  template <u32 threads, u32 along, class RowOf>
+  QT_FN void quantize_copies(const qt_args& args, i64 entry, const RowOf& row_of,
+                             u32 thread) const {
+    if constexpr (Config::result_copies != Copies::columns)
+      quantize<threads>(args, entry, row_of, thread);
+    if constexpr (Config::result_copies != Copies::rows)
+      quantize_columns<threads, along>(args, entry, row_of, thread);
+  }
+
  private:
   /// Where piece `piece` (four columns) of a row lies: neither threads that read a block each nor
   /// fragments of tensor cores meet many bank conflicts.
@@ -102,11 +156,11 @@ struct QuantizedRows {
     const u32 block = row * blocks + piece / 8u;
     return at + block * 128u + ((piece ^ (block + block / 8u * 2u)) & 7u) * 16u;
   }
-  /// The first column of D of block `here` of a row.
-  QT_FN i64 column_of(u32 here) const {
-    const u32 column = here * 32u;
-    return first + column + (apart && column >= z_columns ? n - z_columns : 0);
+  /// The column of D that column `c` here is, and the first one of block `here` of a row.
+  QT_FN i64 column_at(u32 c) const {
+    return first + c + (apart && c >= z_columns ? n - z_columns : 0);
   }
+  QT_FN i64 column_of(u32 here) const { return column_at(here * 32u); }
   /// Where D's columns like those of block `here` end, `end` being D's own, with its padding.
   QT_FN i64 end_of(u32 here, i64 end) const { return apart && here * 32u < z_columns ? n : end; }
   /// Columns from `rest` on are padding: zeros.

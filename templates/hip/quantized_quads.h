@@ -49,7 +49,8 @@ QT_FN void quantize_passes(const qt_args& args, const Product& p, const Columns&
       args, p, columns, column0, first_n, row0 + wave_row * wave_m + in_tile, lane, sums,
       QuadsIntoRows<Config, T, Kept>{kept, args.n, wave_row * part + in_tile});
   sync_block();
-  kept.template quantize<threads>(
+  constexpr u32 along = Config::passes == 1 ? u32(Config::tile_m) : part;
+  kept.template quantize_copies<threads, along>(
       args, p.d,
       [&](u32 row) QT_INLINE { return row0 + row / part * wave_m + u32(pass) * part + row % part; },
       thread_index());

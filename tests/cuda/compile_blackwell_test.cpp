@@ -42,6 +42,9 @@ std::vector<Problem> quantizing_products() {
   p.signs = Signs::per_call;
   std::vector<Problem> out{p};
   p.d_rounding = Rounding::sr16;
+  p.copies = Copies::both;
+  out.push_back(p);
+  p.copies = Copies::rows;
   p.rotation = 128;
   p.epilogue = Epilogue::dswiglu;
   out.push_back(p);

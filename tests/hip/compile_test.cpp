@@ -365,7 +365,7 @@ TEST_CASE("hip products compile without spills, on the matrix cores") {
   narrow.accumulate = Accumulate::overwrite;
   narrow.pre_activation = PreActivation::kept;
   add(narrow, {{"tile_m", 128}, {"tile_n", 256}});
-  narrow.m = {1, 16};
+  narrow.copies = Copies::both;
   add(narrow, {});
   jobs.compile(25);
 }

@@ -16,6 +16,7 @@ struct Quantizing {
   ScaleRule rule = ScaleRule::rceil;
   Rounding rounding = Rounding::rne;
   Layout layout = Layout::aiter;
+  Copies copies = Copies::rows;
 };
 
 Problem quantizing_problem(const Quantizing& q) {
@@ -23,6 +24,7 @@ Problem quantizing_problem(const Quantizing& q) {
   p.op = Op::gemm_quantize;
   p.role = Role::wgrad;  // any sizes
   p.d_layout = q.layout;
+  p.copies = q.copies;
   p.rotation = q.rotation;
   p.signs = q.rotation > 0 ? Signs::per_call : Signs::none;
   p.scale_rule = q.rule;
@@ -73,7 +75,7 @@ void check_quantizing(const Quantizing& q, Values values) {
   args.sign_seed = 77;
   args.stream = 5;
   args.operand = 2;
-  args.row0 = 9;
+  args.row0 = 32;
   const Memory workspace(std::vector<unsigned char>(
       static_cast<std::size_t>(family.workspace_bytes(p, v, {q.m, q.n, q.k})), 0xff));
   args.workspace = workspace.data();
@@ -102,18 +104,38 @@ void check_quantizing(const Quantizing& q, Values values) {
   const auto want = reference::quantize(d.data(), q.m, columns, columns, spec);
   REQUIRE(want.k == length);
 
-  const auto want_codes = q.layout == Layout::aiter_16x16 ? panels(want) : want.codes;
-  const Memory codes(want_codes.size());
-  const auto want_scales = q.layout == Layout::plain ? want.scales : shuffled(want);
-  const Memory scales(want_scales.size());
+  const auto codes_of = [&](const Quantized& of) {
+    return q.layout == Layout::aiter_16x16 ? panels(of) : of.codes;
+  };
+  const auto scales_of = [&](const Quantized& of) {
+    return q.layout == Layout::plain ? of.scales : shuffled(of);
+  };
+  // Beside rows, row0 is where this call's lie along the transposed copy.
+  auto turned = spec;
+  turned.row0 = 0;
+  turned.k0 = args.row0;
+  turned.k_global = q.m;
+  const auto want_turned = reference::quantize_columns(d.data(), q.m, columns, columns, turned);
+  const bool both = q.copies == Copies::both;
+  const std::vector<unsigned char> none, want_codes = codes_of(want), want_scales = scales_of(want),
+                                         want_codes2 = both ? codes_of(want_turned) : none,
+                                         want_scales2 = both ? scales_of(want_turned) : none;
+  const Memory codes(want_codes.size()), scales(want_scales.size()), codes2(want_codes2.size()),
+      scales2(want_scales2.size());
   args.d = {codes.data(), scales.data(), length, length / 32, 0, 0};
+  args.d2 = {codes2.data(), scales2.data(), want_turned.k, want_turned.k / 32, 0, 0};
   for (const auto& schedule : kSchedules) {
-    std::memset(codes.data(), 0xff, codes.bytes());
-    std::memset(scales.data(), 0xff, scales.bytes());
+    for (const Memory* memory : {&codes, &scales, &codes2, &scales2})
+      if (memory->bytes() > 0) std::memset(memory->data(), 0xff, memory->bytes());
     run(family, p, v, args, schedule);
     INFO("seed ", schedule.seed);
-    CHECK(std::memcmp(codes.data(), want_codes.data(), codes.bytes()) == 0);
-    CHECK(std::memcmp(scales.data(), want_scales.data(), scales.bytes()) == 0);
+    const auto differs = [](const Memory& got, const std::vector<unsigned char>& wanted) {
+      return !wanted.empty() && std::memcmp(got.data(), wanted.data(), wanted.size()) != 0;
+    };
+    CHECK(!differs(codes, want_codes));
+    CHECK(!differs(scales, want_scales));
+    CHECK(!differs(codes2, want_codes2));
+    CHECK(!differs(scales2, want_scales2));
   }
 }
 
@@ -124,8 +146,9 @@ TEST_CASE("simulated hip products quantise what they compute") {
   using enum ScaleRule;
   check_quantizing({40, 320, 256, none, 256, rceil, Rounding::sr16, Layout::plain},
                    {{"tile_m", 64}, {"tile_n", 256}, {"shape", 32}, {"splits", 2}});
-  check_quantizing({37, 192, 192, swiglu_split, 64, quest, Rounding::sr8},
-                   {{"tile_m", 64}, {"tile_n", 128}});
+  check_quantizing(
+      {37, 192, 192, swiglu_split, 64, quest, Rounding::sr8, Layout::aiter, Copies::both},
+      {{"tile_m", 64}, {"tile_n", 128}});
   // In two passes.
   check_quantizing({150, 192, 128, dswiglu, 32, even, Rounding::sr16, Layout::aiter_16x16},
                    {{"tile_m", 128}, {"tile_n", 128}});

@@ -18,6 +18,7 @@ struct Quantizing {
   Rounding rounding = Rounding::rne;
   Layout layout = Layout::scales_128x4;
   std::int64_t batch = 1;
+  Copies copies = Copies::rows;
 };
 
 Problem problem(const Quantizing& q) {
@@ -30,6 +31,7 @@ Problem problem(const Quantizing& q) {
   p.batch = Extent::exactly(q.batch);
   p.a_type = p.b_type = p.d_type = DType::mxfp4;
   p.d_layout = q.layout;
+  p.copies = q.copies;
   p.rotation = q.rotation;
   p.signs = q.rotation > 32 ? Signs::per_call : q.rotation > 0 ? Signs::fixed : Signs::none;
   p.scale_rule = q.rule;
@@ -59,8 +61,10 @@ class Case {
         bias_(device, cuda_test::values(DType::f32, q.n, 202)),
         aux_(device, cuda_test::values(DType::f32, q.batch * q.m * 2 * q.n, 203)),
         z_(device, q.batch * q.m * q.n * 4),
-        codes_(device, q.batch * q.m * ld() / 2),
-        scales_(device, q.batch * scale_bytes()),
+        codes_(device, by_rows() ? q.batch * q.m * ld() / 2 : 0),
+        scales_(device, by_rows() ? q.batch * scale_bytes() : 0),
+        codes2_(device, by_columns() ? columns_ * turned_length() / 2 : 0),
+        scales2_(device, by_columns() ? turned_scale_bytes() : 0),
         workspace_(device, family.workspace_bytes(problem_, variant_, {q.m, q.n, q.k, q.batch})) {
     REQUIRE(validate(problem_).message() == "");
     REQUIRE(family.refuses(problem_, device.target()) == "");
@@ -88,7 +92,7 @@ class Case {
     for (std::uint32_t i = 0; i < 8; ++i) args_.sign_mask[i] = 0x9e3779b9u * (i + 1);
     args_.stream = 5;
     args_.operand = 2;
-    args_.row0 = 9;
+    args_.row0 = 32;
     args_.workspace = workspace_.data();
     args_.workspace_bytes = workspace_.bytes();
     expect();
@@ -99,13 +103,26 @@ class Case {
     codes_.poison();
     scales_.poison();
     z_.poison();
+    codes2_.poison();
+    scales2_.poison();
     args_.d = {codes_.data(), scales_.data(), ld(), scale_ld(), q_.m * ld(), scale_bytes()};
+    args_.d2 = {codes2_.data(), scales2_.data(), turned_length(), turned_length() / 32, 0, 0};
+    if (!by_rows()) args_.d = args_.d2;
     device_.run_as_scheduled(family_, problem_, variant_, args_);
-    return differing(codes_.download(), want_codes_) + differing(scales_.download(), want_scales_) +
+    return differing(codes2_.download(), want_codes2_) +
+           differing(scales2_.download(), want_scales2_) +
+           differing(codes_.download(), want_codes_) + differing(scales_.download(), want_scales_) +
            (is_gated(q_.epilogue) ? differing(z_.download(), want_z_) : 0);
   }
 
  private:
+  bool by_rows() const { return q_.copies != Copies::columns; }
+  bool by_columns() const { return q_.copies != Copies::rows; }
+  // Of the transposed copy, which only single matrices have here.
+  std::int64_t turned_length() const { return round_up(q_.m, padding_unit(problem_)); }
+  std::int64_t turned_scale_bytes() const {
+    return operand_bytes(q_.layout, columns_, turned_length()).scales;
+  }
   bool plain() const { return q_.layout == Layout::plain; }
   std::int64_t ld() const { return length_ + (plain() ? 64 : 0); }
   std::int64_t scale_ld() const { return length_ / 32 + 3; }
@@ -153,7 +170,16 @@ class Case {
     auto spec = spec_of(problem_, problem_.d_rounding, args_);
     spec.row0 = args_.row0;
     want_codes_.assign(static_cast<std::size_t>(codes_.bytes()), 0xff);
-    for (std::int64_t entry = 0; entry < q_.batch; ++entry) {
+    if (by_columns()) {
+      // Beside rows, row0 is where this call's lie along the transposed copy.
+      auto turned = spec;
+      if (by_rows()) turned.row0 = 0, turned.k0 = args_.row0, turned.k_global = q_.m;
+      const auto want = reference::quantize_columns(d.data(), q_.m, columns_, columns_, turned);
+      REQUIRE(want.k == turned_length());
+      want_codes2_ = want.codes;
+      want_scales2_ = plain() ? want.scales : tiles_128x4(want);
+    }
+    for (std::int64_t entry = 0; by_rows() && entry < q_.batch; ++entry) {
       const auto want =
           reference::quantize(d.data() + entry * q_.m * columns_, q_.m, columns_, columns_, spec);
       REQUIRE(want.k == length_);
@@ -179,9 +205,9 @@ class Case {
   Variant variant_;
   std::int64_t columns_, length_;  // of D, and with its padding
   Operands a_, b_;
-  Memory c_, bias_, aux_, z_, codes_, scales_, workspace_;
+  Memory c_, bias_, aux_, z_, codes_, scales_, codes2_, scales2_, workspace_;
   qt_args args_{};
-  std::vector<unsigned char> want_codes_, want_scales_, want_z_;
+  std::vector<unsigned char> want_codes_, want_scales_, want_codes2_, want_scales2_, want_z_;
 };
 
 void check(Device& device, const Family& family, const Quantizing& q, Values values) {
@@ -204,6 +230,12 @@ TEST_CASE("blackwell.gemm_sm120 quantises what it computes") {
   using enum ScaleRule;
   check(d, family, {70, 200, 768, none, 128, rceil, Rounding::sr16, Layout::plain, 2},
         {{"tile_m", 64}, {"splits", 3}});
+  check(d, family,
+        {70, 200, 96, none, 32, rceil, Rounding::sr16, Layout::scales_128x4, 1, Copies::both},
+        {{"tile_m", 64}, {"tile_n", 64}});
+  check(d, family,
+        {150, 192, 128, dswiglu, 64, rceil, Rounding::rne, Layout::plain, 1, Copies::columns},
+        {{"tile_m", 128}, {"tile_n", 64}, {"warps", 4}});
   check(d, family, {37, 320, 256, gelu, 256, search, Rounding::half_away},
         {{"tile_m", 64}, {"tile_n", 256}, {"warps", 8}});
   check(d, family, {70, 192, 192, swiglu_split, 64, quest, Rounding::sr8},
