@@ -40,10 +40,9 @@ std::vector<Problem> quantizing_products() {
   p.op = Op::gemm_quantize;
   p.d_layout = Layout::scales_128x4;
   p.signs = Signs::per_call;
-  std::vector<Problem> out{p};
   p.d_rounding = Rounding::sr16;
   p.copies = Copies::both;
-  out.push_back(p);
+  std::vector<Problem> out{p};
   p.copies = Copies::rows;
   p.rotation = 128;
   p.epilogue = Epilogue::dswiglu;

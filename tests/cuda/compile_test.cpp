@@ -235,13 +235,10 @@ TEST_CASE("cuda bf16 products that quantise their results compile without spills
     REQUIRE(cuda::gemm_bf16().check(p, target, v).message() == "");
     jobs.push_back(job_of(cuda::gemm_bf16(), p, target, v, target.arch));
   };
-  add({});
   p.d_rounding = Rounding::sr16;
   p.bias = Bias::per_column;
   p.accumulate = Accumulate::accumulate;
   add({});
-  p.rotation = 128;
-  add({{"tile_m", 128}, {"tile_n", 128}, {"stages", 4}});
   p.accumulate = Accumulate::overwrite;
   p.rotation = 64;
   p.epilogue = Epilogue::dswiglu;
@@ -255,7 +252,7 @@ TEST_CASE("cuda bf16 products that quantise their results compile without spills
   p.scale_rule = ScaleRule::search;
   p.biased = BiasedRounding::allowed;
   add({{"tile_m", 128}, {"tile_n", 256}, {"stages", 3}});
-  compile_jobs(jobs, 6);
+  compile_jobs(jobs, 4);
 }
 // What a binary32 result with C and bias takes most registers for: the first variant of each
 // family, and the one that its model puts first.

@@ -359,15 +359,12 @@ TEST_CASE("hip products compile without spills, on the matrix cores") {
   add(quantised, {{"tile_m", 128}, {"tile_n", 256}, {"shape", 32}});
   auto narrow = quantised;
   narrow.rotation = 32;
-  narrow.epilogue = Epilogue::dswiglu_interleaved;
-  add(narrow, {{"tile_m", 256}, {"tile_n", 128}});
   narrow.epilogue = Epilogue::swiglu_split;
   narrow.accumulate = Accumulate::overwrite;
   narrow.pre_activation = PreActivation::kept;
-  add(narrow, {{"tile_m", 128}, {"tile_n", 256}});
   narrow.copies = Copies::both;
-  add(narrow, {});
-  jobs.compile(25);
+  add(narrow, {{"tile_m", 128}, {"tile_n", 256}});
+  jobs.compile(23);
 }
 
 TEST_CASE("every hip family is compiled by one of these tests") {
