@@ -109,10 +109,6 @@ class Family {
   enum class Evidence { hardware, simulated, documents };
   virtual Evidence evidence(const Target& target) const;
 
-  /// A form of the family's kernel that no device of the target has run, though the family has.
-  /// Tuners may pick it, as they admit what they pick; defaults never have it.
-  virtual bool is_untried(const Target&, const Variant&) const { return false; }
-
   /// The rounding by an instruction of hardware that this family quantises with; no other does.
   virtual std::optional<Rounding> hardware_rounding() const { return {}; }
 

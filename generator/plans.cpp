@@ -220,16 +220,6 @@ struct Choice {
 
 bool costs_less(const Choice& x, const Choice& y) { return x.cost < y.cost; }
 
-// The best of the variants that have run on such a device goes first; the rest keep their order.
-template <class Choices, class Of>
-void begin_with_tried(Choices& sorted, const Target& t, Of choice_of) {
-  const auto tried = std::find_if(sorted.begin(), sorted.end(), [&](const auto& entry) {
-    const Choice& choice = choice_of(entry);
-    return !choice.family->is_untried(t, choice.variant);
-  });
-  if (tried != sorted.end()) std::rotate(sorted.begin(), tried, tried + 1);
-}
-
 std::vector<Choice> choices(const Problem& p, const Target& t, std::vector<std::string>* reasons) {
   std::vector<Choice> out;
   for (const Family* family : families())
@@ -238,7 +228,6 @@ std::vector<Choice> choices(const Problem& p, const Target& t, std::vector<std::
       out.push_back({family, std::move(variant), cost});
     }
   std::stable_sort(out.begin(), out.end(), costs_less);
-  begin_with_tried(out, t, [](const Choice& choice) -> const Choice& { return choice; });
   return out;
 }
 
@@ -366,7 +355,6 @@ std::vector<Ranked> ranked_choices(const Problem& p, const Target& t,
   }
   std::stable_sort(out.begin(), out.end(),
                    [](const Ranked& x, const Ranked& y) { return costs_less(x.choice, y.choice); });
-  begin_with_tried(out, t, [](const Ranked& entry) -> const Choice& { return entry.choice; });
   return out;
 }
 

@@ -344,6 +344,8 @@ Status Admission::check_quantized_product(Case& one, const Executable& executabl
   auto spec = reference_spec(problem_, 0);
   spec.rounding = static_cast<reference::Rounding>(problem_.d_rounding);
   spec.noise.operand = 2;
+  // A row of square scale blocks needs 32.
+  const auto most = problem_.scale_block == ScaleBlock::b32x32 ? kMostRows / 8 : 4 * kMostRows;
   for (const bool turned : {false, true}) {
     if (problem_.copies == (turned ? Copies::rows : Copies::columns)) continue;
     const Instance::Packed& packed = codes[turned ? 1 : 0];
@@ -352,22 +354,15 @@ Status Admission::check_quantized_product(Case& one, const Executable& executabl
     const auto padding = padding_unit(problem_);
     const auto bytes = operand_bytes(problem_.d_layout, rows, k, padding);
     for (std::int64_t batch = 0; batch < s.batch; ++batch) {
-      std::vector<float> x;
-      for (std::int64_t r = 0; r < rows; ++r)
-        for (std::int64_t i = 0; i < k; ++i)
-          x.push_back(
-              one.now.at(batch * s.m * columns + (turned ? i * columns + r : r * columns + i)));
-      const auto wanted = reference::quantize(x.data(), rows, k, k, spec);
       const PackedView view{problem_.d_layout, packed.codes.data() + batch * bytes.codes,
                             packed.scales.data() + batch * bytes.scales, rows,
                             round_up(k, padding)};
-      for (const auto row : sampled(rows, 4 * kMostRows, one.spec.seed)) {
-        OracleRow line;
-        line.codes.assign(wanted.codes.begin() + row * wanted.k / 2,
-                          wanted.codes.begin() + (row + 1) * wanted.k / 2);
-        line.scales.assign(wanted.scales.begin() + row * wanted.k / 32,
-                           wanted.scales.begin() + (row + 1) * wanted.k / 32);
-        if (auto reason = compare_row(view, row, line); !reason.empty())
+      const auto element = [&](std::int64_t r, std::int64_t i) {
+        return one.now.at(batch * s.m * columns + (turned ? i * columns + r : r * columns + i));
+      };
+      for (const auto row : sampled(rows, most, one.spec.seed)) {
+        const OracleRow wanted = quantized_row(spec, rows, k, row, element);
+        if (auto reason = compare_row(view, row, wanted); !reason.empty())
           return rejected(fmt::format("{}{} of its own binary32 result",
                                       turned ? "transposed copy: " : "", reason));
         ++certificate.code_rows;

@@ -53,6 +53,21 @@ reference::QuantizeSpec reference_spec(const Problem& problem, std::uint32_t whi
   return spec;
 }
 
+OracleRow quantized_row(reference::QuantizeSpec spec, std::int64_t rows, std::int64_t k,
+                        std::int64_t row,
+                        const std::function<float(std::int64_t, std::int64_t)>& element) {
+  // A square scale block needs its 32 rows.
+  const bool square = spec.block == reference::ScaleBlock::b32x32;
+  const std::int64_t first = square ? row / 32 * 32 : row;
+  const std::int64_t count = square ? std::min<std::int64_t>(32, rows - first) : 1;
+  std::vector<float> values;
+  for (std::int64_t r = first; r < first + count; ++r)
+    for (std::int64_t i = 0; i < k; ++i) values.push_back(element(r, i));
+  spec.row0 = first;
+  spec.k_global = k;
+  return row_of(reference::quantize(values.data(), count, k, k, spec), row - first);
+}
+
 Oracle::Oracle(const Instance& instance) : instance_(instance) {
   const Problem& p = instance.spec().problem;
   if (p.grouping == Grouping::k_grouped)
@@ -94,17 +109,7 @@ OracleRow Oracle::work_out(std::uint32_t which, std::int64_t batch, std::int64_t
     return row_of(
         reference::quantize_grouped(values.data(), k, 1, 1, instance_.group_sizes(), spec), 0);
   }
-  // A square scale block needs its 32 rows.
-  const bool square = spec.block == reference::ScaleBlock::b32x32;
-  const std::int64_t first = square ? row / 32 * 32 : row;
-  const std::int64_t rows = transposed ? across : source.rows;
-  const std::int64_t count = square ? std::min<std::int64_t>(32, rows - first) : 1;
-  for (std::int64_t r = first; r < first + count; ++r)
-    for (std::int64_t i = 0; i < k; ++i) values.push_back(element(r, i));
-  spec.row0 = first;
-  spec.k_global = k;
-  const auto quantized = reference::quantize(values.data(), count, k, k, spec);
-  return row_of(quantized, row - first);
+  return quantized_row(spec, transposed ? across : source.rows, k, row, element);
 }
 
 const OracleRow& Oracle::row(std::uint32_t which, std::int64_t batch, std::int64_t row) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <utility>
 #include <vector>
@@ -60,6 +61,12 @@ class Oracle {
 
 /// The reference's view of an operand's quantisation.
 reference::QuantizeSpec reference_spec(const Problem& problem, std::uint32_t which);
+
+/// Row `row` of the quantised copy of a matrix of `rows` rows of `k` elements, element(row, i);
+/// `spec` says how, but for the row's place.
+OracleRow quantized_row(reference::QuantizeSpec spec, std::int64_t rows, std::int64_t k,
+                        std::int64_t row,
+                        const std::function<float(std::int64_t, std::int64_t)>& element);
 
 /// How far an output may lie from the oracle's: |d - value| <= relative * magnitude + half a step
 /// of d's type. `exact` sums are binary32 in some order over blocks or elements; `fast` ones pass

@@ -17,7 +17,7 @@ constexpr std::int64_t kStripe = 64, kChunk = 128, kChunkBytes = 4096 + 256;
 
 /// Weight-only: A as the caller gives it.
 inline bool takes_given(const Problem& p) {
-  return p.op != Op::hadamard_gemm && p.a_type == DType::bf16;
+  return p.op == Op::gemm && p.a_type == DType::bf16;
 }
 
 /// `a_layout` is the family's.

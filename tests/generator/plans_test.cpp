@@ -396,6 +396,8 @@ TEST_CASE("plans.on Hopper products quantise their D where tuners say so, or whe
   auto plain = p;
   plain.epilogue = Epilogue::none;
   CHECK(quantizes_in_product(plain, *default_plan(plain, target)));
+  for (const auto& plan : plans(plain, target, 5000))
+    REQUIRE(check_plan(plain, target, plan).message() == "");
   // Rows out of a window are another kernel's.
   auto alone = p;
   alone.a_type = alone.b_type = DType::mxfp4;
