@@ -552,16 +552,22 @@ class _Shortcut:
         self._kernel = kernel
 
     def impl(self, name, general, key, **options):
-        kernel, device_keys, c = self._kernel, self._KEYS, torch._C
+        kernel, c = self._kernel, torch._C
+        known = all(hasattr(c, part) for part in (
+            "is_grad_enabled", "_any_requires_grad", "_after_autograd_keyset")) and hasattr(
+                c.DispatchKeySet, "raw_repr")
+        direct = {}  # by a key set's bits: finding its first key takes longer than a whole operator
 
         def differentiable(keyset, *args, **kwargs):
-            if not (c.is_grad_enabled() and c._any_requires_grad(*args)) and (
-                    (keyset & c._after_autograd_keyset).highestPriorityTypeId() in device_keys):
-                return kernel(*args, **kwargs)
+            if not (c.is_grad_enabled() and c._any_requires_grad(*args)):
+                bits = keyset.raw_repr()
+                if bits not in direct:
+                    after = keyset & c._after_autograd_keyset
+                    direct[bits] = after.highestPriorityTypeId() in self._KEYS
+                if direct[bits]:
+                    return kernel(*args, **kwargs)
             return general(keyset, *args, **kwargs)
 
-        known = all(hasattr(c, part) for part in (
-            "is_grad_enabled", "_any_requires_grad", "_after_autograd_keyset"))
         _LIBRARY.impl(name, differentiable if known else general, key, **options)
 
 
