@@ -143,6 +143,10 @@ class GemmMfmaScale final : public Family {
     const auto in_passes = passes(p, v);
     const auto along = in_passes == 1 ? shares.tile_m : wave_m / in_passes;
     if (auto reason = refuse_quantized_columns(p, along); !reason.empty()) return reason;
+    // hipRTC 6.4 was seen to spill there.
+    if (v.value("splits", 1) > 1 && shares.sums() > kMostActivated &&
+        (p.accumulate == Accumulate::accumulate || p.bias != Bias::none))
+      return "a lane adds C or bias to 128 sums of a shared K at most";
     if (auto reason = refuse_splits(p, split_tile(v), {kChunk}); !reason.empty()) return reason;
     if ((v.value("stages") - 1) * shares.copies() > kMostCopies)
       return "more copies are in flight than a wave can count";

@@ -313,6 +313,9 @@ TEST_CASE("hip products compile without spills, on the matrix cores") {
   // Blocks that share a tile's K, of the most and of the fewest sums.
   auto shared = full;
   shared.m = shared.n = {1, 1024};
+  add(shared, {{"tile_m", 256}, {"tile_n", 128}, {"shape", 32}, {"splits", 4}});
+  shared.bias = Bias::none;
+  shared.accumulate = Accumulate::overwrite;
   add(shared, {{"tile_m", 256}, {"tile_n", 256}, {"shape", 32}, {"splits", 4}});
   add(gemm_problem({1, 16}, kWidth, Extent::exactly(14336), DType::f16), {{"splits", 3}});
   auto gated = large;
