@@ -16,9 +16,7 @@ namespace quarterturn::cuda {
 constexpr std::int64_t kStripe = 64, kChunk = 128, kChunkBytes = 4096 + 256;
 
 /// Weight-only: A as the caller gives it.
-inline bool takes_given(const Problem& p) {
-  return p.op == Op::gemm && p.a_type == DType::bf16;
-}
+inline bool takes_given(const Problem& p) { return p.op == Op::gemm && p.a_type == DType::bf16; }
 
 /// `a_layout` is the family's.
 inline std::string refuse_packed(const Problem& p, const Target& t, Layout a_layout) {

@@ -265,11 +265,11 @@ TEST_CASE("simulated hip weight-only products share out K among blocks") {
       with(hip::weight_only(), p,
            {{"tile_m", 64}, {"tile_n", 64}, {"stages", 3}, {"weights", 1}, {"splits", 3}});
   // With whole and other last stages, unaligned, fewer stages than parts, and no K at all.
-  for (const auto& s : {Shape{65, 70, 1312}, Shape{5, 9, 672, 8, 1}, Shape{3, 70, 160},
-                        Shape{3, 4, 0}})
+  for (const auto& s :
+       {Shape{65, 70, 1312}, Shape{5, 9, 672, 8, 1}, Shape{3, 70, 160}, Shape{3, 4, 0}})
     check_weight_only(p, three, s, 64);
-  const auto flat = with(hip::weight_only(), p,
-                         {{"tile_m", 32}, {"tile_n", 128}, {"weights", 2}, {"splits", 8}});
+  const auto flat =
+      with(hip::weight_only(), p, {{"tile_m", 32}, {"tile_n", 128}, {"weights", 2}, {"splits", 8}});
   check_weight_only(p, flat, {17, 130, 1184}, 65);
 }
 
