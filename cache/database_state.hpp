@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@ struct Database::State final : sqlite::ClosedByFork {
   Mode mode = Mode::memory;
   sqlite::Connection connection;
   std::vector<std::string> notes;
+  std::set<std::string> said;  // all that was ever among them
   std::string journal;
 
   ~State();
@@ -39,7 +41,10 @@ struct Database::State final : sqlite::ClosedByFork {
   Status write(const Work& work);
   Status read(const Work& work);
 
-  void note(std::string message) { notes.push_back(std::move(message)); }
+  /// Once: opening a file again after a fork finds again what was said.
+  void note(const std::string& message) {
+    if (said.insert(message).second) notes.push_back(message);
+  }
 
   /// For callers that hold a Use and the mutex: one attempt, and nothing is mended.
   Status run(const Work& work, sqlite::Transaction::Kind kind);

@@ -345,7 +345,7 @@ Status Admission::check_quantized_product(Case& one, const Executable& executabl
   spec.rounding = static_cast<reference::Rounding>(problem_.d_rounding);
   spec.noise.operand = 2;
   // A row of square scale blocks needs 32.
-  const auto most = problem_.scale_block == ScaleBlock::b32x32 ? kMostRows / 8 : 4 * kMostRows;
+  const auto most = problem_.scale_block == ScaleBlock::b32x32 ? kMostRows : 4 * kMostRows;
   for (const bool turned : {false, true}) {
     if (problem_.copies == (turned ? Copies::rows : Copies::columns)) continue;
     const Instance::Packed& packed = codes[turned ? 1 : 0];

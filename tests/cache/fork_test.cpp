@@ -71,6 +71,18 @@ TEST_CASE("fork.children made while other threads write read and write at once")
   CHECK(db->check()->empty());
 }
 
+TEST_CASE("fork.what is said of a file is not said again when it is opened again") {
+  test::Folder folder;
+  REQUIRE(Database::open(folder / "x.db").ok());
+  CHECK(test::raw(folder / "x.db", "PRAGMA user_version=1000") == "");
+  auto db = Database::open(folder / "x.db");
+  REQUIRE(db.ok());
+  CHECK(db->take_notes().size() == 1);
+  CHECK(test::Child([] { return std::string(); }).wait() == "");
+  CHECK(db->info().ok());
+  CHECK(db->take_notes().empty());
+}
+
 TEST_CASE("fork.a child of the midst of a use, or past pthread_atfork, is refused at once") {
   test::Folder folder;
   auto db = Database::open(folder / "x.db");
