@@ -32,7 +32,7 @@
  * need be destroyed: no destructor of a static object calls a driver, and vendor libraries (those
  * that the process has loaded already, such as PyTorch's own, else the system's) stay loaded.
  * 8. The library never writes to stdout or stderr, aborts, throws across this interface, or changes
- *    process-wide state (the fork handlers of 7 apart). What it has to say goes to the log callback.
+ *    process-wide state (fork handlers of 7 apart). What it has to say goes to the log callback.
  */
 #ifndef QTURN_H
 #define QTURN_H
