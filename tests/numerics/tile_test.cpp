@@ -54,7 +54,7 @@ TEST_CASE("tile.one kind of data in all of a tile, so that its byte is not that 
   differences.check(1500);
 }
 
-TEST_CASE("tile.a NaN breaks its tile and no other; a zero row within a tile keeps signs") {
+TEST_CASE("tile.a NaN breaks its tile and no other, and a zero row within a tile keeps signs") {
   Differences differences;
   for (const auto rule : kTileRules) {
     std::vector<float> x(32 * 64, 1.0f);

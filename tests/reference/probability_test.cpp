@@ -100,7 +100,7 @@ TEST_CASE("probability.sr8 is short by half of 1/256 of a step on average, sr16 
   CHECK(std::fabs(sr16) < 0x1p-19);  // four deviations of 200 errors uniform within 2^-17
 }
 
-TEST_CASE("probability.the bias test rejects sr8 on full mantissas; not on bf16, nor by k / 256") {
+TEST_CASE("probability.the bias test rejects sr8 on full mantissas, not on bf16, nor by k / 256") {
   const auto values = full_mantissas(2, 256);
   CHECK(test_of(values, Rounding::sr16, Truth::value).unbiased());
   CHECK(!test_of(values, Rounding::sr8, Truth::value).unbiased());

@@ -108,7 +108,7 @@ TEST_CASE("a read-only home: work goes on in memory and says so once") {
   CHECK(outcome.err.find("results are kept in memory", said + 1) == std::string::npos);
 }
 
-TEST_CASE("a read-only database is read; new results are not kept, and that is said") {
+TEST_CASE("a read-only database is read, new results are not kept, and that is said") {
   Home home;
   REQUIRE(home.run(small_tune({}, "1")).code == 0);
   REQUIRE(home.info("winners") == 1);

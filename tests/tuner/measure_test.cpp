@@ -59,7 +59,7 @@ TEST_CASE("throttled rounds are discarded, but only so many") {
   CHECK(median(timer.series(1).log_speedups) == doctest::Approx(std::log(1 / 0.9)).epsilon(0.02));
 }
 
-TEST_CASE("a candidate that fails leaves; the others go on") {
+TEST_CASE("a candidate that fails leaves, and the others go on") {
   Device device({{1e-3}, {0.9e-3}, {0.8e-3}}, {}, 1);
   device.break_candidate(1);
   PairedTimer timer(device, device, device, {});

@@ -48,7 +48,7 @@ TrialProcessOptions options_with(const TemporaryFolder& folder, const std::strin
 
 }  // namespace
 
-TEST_CASE("a crash costs one candidate; the others are admitted and timed") {
+TEST_CASE("a crash costs one candidate, and the others are admitted and timed") {
   auto backend = real_device();
   const TemporaryFolder folder;
   auto options = options_with(
