@@ -146,7 +146,8 @@ TEST_CASE("a time limit that runs out leaves the default as the answer, and the 
 }
 
 TEST_CASE(
-    "candidates that do not compile, crash or compute wrongly are quarantined; a right one wins") {
+    "candidates that do not compile, crash or compute wrongly are quarantined, and a right one "
+    "wins") {
   Home home;
   const std::vector<std::string> shape{"--shape", "4x288x64", "--threads", "2", "--json"};
   const auto run = [&](std::vector<std::string> arguments) {
