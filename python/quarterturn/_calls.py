@@ -1,5 +1,5 @@
-"""Prepared plans for calls that come often: one for a range of token counts, its argument blocks
-kept."""
+"""Prepared plans for PyTorch's calls, which come often: one for a range of token counts, its
+argument blocks kept."""
 
 import ctypes as c
 import functools
@@ -8,6 +8,7 @@ import threading
 from ._abi import ABI
 from ._context import Context
 from ._library import LIB, Error, check
+from ._memory import release, stream, workspace
 
 _LEAST_RANGES = ((0, 16), (17, 64))
 _MOST_CALLS = 4096
@@ -47,6 +48,7 @@ def _words_of(struct, prefix="", base=0):
 
 _ARGS = ABI.structs["args"]
 WORD = dict(_words_of(_ARGS))  # {"m": 1, "a.data": ...}: where a block's words have a member
+_STREAM, _WORKSPACE = WORD["stream"], WORD["workspace"]
 
 
 class Prepared:
@@ -66,8 +68,9 @@ class Prepared:
             self._operands.append((name, operand))
 
     def block(self, members):
-        """(words, run): a qturn_args as a sequence of 64-bit words, indexed by WORD, with `members`
-        set, and qturn_run of it. One call at a time may use it, while this Prepared lives."""
+        """(words, run): a qturn_args as a sequence of 64-bit words (signed, as addresses fit too),
+        indexed by WORD, with `members` set, and qturn_run of it. One call at a time may use it,
+        while this Prepared lives."""
         memory = bytearray(c.sizeof(_ARGS))
         args = _ARGS.from_buffer(memory)
         LIB.qturn_args_init(c.byref(args))
@@ -77,7 +80,7 @@ class Prepared:
             operand, _, member = name.rpartition(".")
             setattr(getattr(args, operand) if operand else args, member, value)
         args.workspace_bytes = self.workspace_bytes
-        return memoryview(memory).cast("Q"), functools.partial(
+        return memoryview(memory).cast("q"), functools.partial(
             LIB.qturn_run, self.plan._handle, c.byref(args))
 
 
@@ -98,9 +101,22 @@ class Call:
         except IndexError:
             return self.prepared.block(self._members)
 
-    def run(self, block):
-        """Runs and takes the block back, whatever the status."""
-        status = block[1]()
+    def run(self, block, index, new):
+        """Runs on cuda:<index>'s current stream, or on the CPU where index < 0, and takes the block
+        back, whatever the status. `new` is that device's allocator, for the workspace."""
+        words, run = block
+        current = 0
+        if index >= 0:
+            words[_STREAM] = current = stream(index)
+        size = self.workspace_bytes
+        if size:
+            words[_WORKSPACE], held = workspace(size, current, new)
+            try:
+                status = run()
+            finally:
+                release(held)
+        else:
+            status = run()
         self._free.append(block)
         if status:
             check(status)

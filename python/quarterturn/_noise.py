@@ -18,7 +18,6 @@ _is_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing",
                         torch.cuda.is_current_stream_capturing)
 
 
-@functools.lru_cache(maxsize=4096)
 def _mixed(*words):
     """64 bits that depend on every word (SplitMix64's finaliser over a running sum)."""
     state = 0
@@ -30,6 +29,7 @@ def _mixed(*words):
     return state
 
 
+@functools.lru_cache(maxsize=4096)
 def _word(*words):
     return _mixed(*words) & 0xFFFFFFFF
 
@@ -41,6 +41,7 @@ def noise_stream(layer, step, microbatch, tensor):
     return (_word(layer, tensor) + time) & 0xFFFFFFFF
 
 
+@functools.lru_cache(maxsize=4096)
 def sign_seed(seed, layer, step):
     """Of signs drawn per call: one vector for each layer and step, whatever the product."""
     return _mixed(seed, layer, step)
@@ -74,55 +75,76 @@ def is_random(rounding, signs):
     return rounding.startswith("sr") or signs == "per_call"
 
 
-class Drawn:
-    """Where a call's noise and signs come from."""
-
-    __slots__ = ("seed", "stream", "seed_at", "stream_at", "sign_seed", "rows", "columns")
-
-    def __init__(self, noise, place, tensor, signs):
-        layer, row0, column0, rows, columns = (
-            place.tolist() if place is not None else (0, 0, 0, 0, 0))
-        self.seed = self.sign_seed = token0 = tokens = 0
-        self.stream = _word(layer, tensor)
-        self.seed_at = self.stream_at = 0
-        if noise.is_cuda:
-            if signs == "per_call":
-                raise ValueError("signs = 'per_call' with noise on the GPU: signs are drawn from "
-                                 "the call; give noise on the CPU")
-            self.seed_at = noise.data_ptr()
-            self.stream_at = self.seed_at + (56 if tensor == WEIGHT else 48)
-        else:
-            seed, sign, step, _, token0, tokens, word, weight_word = noise.tolist()
-            self.seed = seed & _MASK
-            self.stream = (self.stream + (weight_word if tensor == WEIGHT else word)) & 0xFFFFFFFF
-            if signs == "per_call":
-                self.sign_seed = sign_seed(sign, layer, step)
-        # First element and length of both axes of the whole tensor; X is [tokens, columns of W],
-        # dY [tokens, rows of W].
-        down = (row0, rows) if tensor == WEIGHT else (token0, tokens)
-        along = (row0, rows) if tensor == DY else (column0, columns)
-        self.rows = (down[0], *along)     # row0, k0, k_global of a row-wise copy
-        self.columns = (along[0], *down)  # of the transposed copy, in its own coordinates
-
-    def has_all_rows(self, m):
-        """As a call that gives both copies takes it."""
-        return self.columns[1] == 0 and self.columns[2] in (0, m)
-
-    def fill(self, words, transposed):
-        """Into the words of a qturn_args (_calls.WORD)."""
-        words[_SEED], words[_STREAM] = self.seed, self.stream
-        words[_SEED_AT], words[_STREAM_AT] = self.seed_at, self.stream_at
-        row0, k0, k_global = self.columns if transposed else self.rows
-        words[_ROW0], words[_K0], words[_K_GLOBAL] = row0 & _MASK, k0 & _MASK, k_global & _MASK
-        words[_A_SIGNS] = words[_B_SIGNS] = self.sign_seed
+_NOWHERE = (0, 0, 0, 0, 0)  # a place, where none is given
 
 
-def drawn(x, noise, place, tensor, rounding, signs):
-    """The Drawn of a call on x, or why there is none."""
+def _refuse(what, tensor, count):
+    raise ValueError(f"{what} is {tuple(tensor.shape)} of {tensor.dtype}: ({count},) of int64 is "
+                     "taken, as quarterturn.torch_ops describes it")
+
+
+def _numbers(tensor, count, what):
+    numbers = tensor.tolist()
+    if type(numbers) is not list or len(numbers) != count or type(numbers[0]) is not int:
+        _refuse(what, tensor, count)
+    return numbers
+
+
+def _on_device(noise, index, signs):
+    """The address of a noise tensor that kernels on cuda:<index> read."""
+    if signs == "per_call":
+        raise ValueError("signs = 'per_call' with noise on the GPU: signs are drawn from the call; "
+                         "give noise on the CPU")
+    if noise.get_device() != index:
+        here = "the CPU" if index < 0 else f"cuda:{index}"
+        raise ValueError(f"noise is on {noise.device}, what it rounds on {here}: give it there or "
+                         "on the CPU")
+    if noise.dtype is not torch.int64 or noise.shape != (8,) or not noise.is_contiguous():
+        _refuse("noise", noise, 8)
+    return noise.data_ptr()
+
+
+def has_all_rows(noise, place, tensor, m):
+    """Whether a call of m rows has all of the whole tensor's, as one that gives both copies must
+    where it draws."""
+    if tensor == WEIGHT:
+        _, row0, _, rows, _ = _NOWHERE if place is None else _numbers(place, 5, "place")
+    else:
+        row0, rows = (0, 0) if noise.is_cuda else _numbers(noise, 8, "noise")[4:6]
+    return row0 == 0 and rows in (0, m)
+
+
+def draw(words, index, noise, place, tensor, rounding, signs, transposed):
+    """Writes what a call draws by into the words of its qturn_args (_calls.WORD). What it rounds is
+    on cuda:<index>, or on the CPU where index < 0."""
     if noise is None:
         raise ValueError(f"rounding {rounding}, signs {signs}: give `noise`, a tensor that "
                          "quarterturn.torch_ops.noise(...) makes")
-    if x.is_cuda and not noise.is_cuda and _is_capturing():
-        raise RuntimeError("this noise is on the CPU: every replay of the CUDA graph would repeat "
-                           "it. Give noise on the GPU, or run this part eagerly")
-    return Drawn(noise, place, tensor, signs)
+    layer, row0, column0, rows, columns = _NOWHERE if place is None else _numbers(place, 5, "place")
+    weight = tensor == WEIGHT
+    stream = _word(layer, tensor)
+    if noise.is_cuda:
+        at = _on_device(noise, index, signs)
+        words[_SEED_AT], words[_STREAM_AT] = at, at + (56 if weight else 48)
+        words[_SEED], words[_STREAM] = 0, stream
+        token0 = tokens = flips = 0
+    else:
+        if index >= 0 and _is_capturing():
+            raise RuntimeError("this noise is on the CPU: every replay of the CUDA graph would "
+                               "repeat it. Give noise on the GPU, or run this part eagerly")
+        seed, sign, step, _, token0, tokens, time, weight_time = _numbers(noise, 8, "noise")
+        words[_SEED_AT] = words[_STREAM_AT] = 0
+        words[_SEED] = seed
+        words[_STREAM] = (stream + (weight_time if weight else time)) & 0xFFFFFFFF
+        flips = signed(sign_seed(sign, layer, step)) if signs == "per_call" else 0
+    words[_A_SIGNS] = words[_B_SIGNS] = flips
+    # Where each axis begins in the whole tensor, and that one's length: X is [tokens, columns of
+    # W], dY [tokens, rows of W].
+    if weight:
+        token0, tokens = row0, rows
+    elif tensor == DY:
+        column0, columns = row0, rows
+    if transposed:
+        words[_ROW0], words[_K0], words[_K_GLOBAL] = column0, token0, tokens
+    else:
+        words[_ROW0], words[_K0], words[_K_GLOBAL] = token0, column0, columns

@@ -28,9 +28,9 @@ import torch
 
 from . import _calls
 from ._calls import WORD
-from ._memory import allocator, stream
-from ._noise import (DY, NOISE_FIELDS, WEIGHT, Drawn, X, drawn, is_random, noise,  # noqa: F401
-                     noise_stream, noise_values, sign_seed)
+from ._memory import allocator
+from ._noise import (DY, NOISE_FIELDS, WEIGHT, X, draw, has_all_rows, is_random,  # noqa: F401
+                     noise, noise_stream, noise_values, sign_seed)
 
 _CONTEXTS = _calls.Contexts()
 configure = _CONTEXTS.configure
@@ -102,24 +102,7 @@ _A, _A_SCALES, _A_LD = WORD["a.data"], WORD["a.scales"], WORD["a.ld"]
 _B, _B_SCALES, _B_LD = WORD["b.data"], WORD["b.scales"], WORD["b.ld"]
 _D, _D_SCALES = WORD["d.data"], WORD["d.scales"]
 _D2, _D2_SCALES = WORD["d2.data"], WORD["d2.scales"]
-_STREAM, _WORKSPACE, _BIAS, _C = WORD["stream"], WORD["workspace"], WORD["bias"], WORD["c"]
-
-
-def _start(call, index, new):
-    """A block with workspace and stream set; the workspace must live until the run."""
-    block = call.take()
-    size = call.workspace_bytes
-    workspace = None
-    if index >= 0:
-        block[0][_STREAM] = stream(index)
-        if size:
-            workspace = new((size,), (1,), torch.uint8)
-            block[0][_WORKSPACE] = workspace.data_ptr()
-    elif size:
-        workspace = new((size + 64,), (1,), torch.uint8)
-        at = workspace.data_ptr()
-        block[0][_WORKSPACE] = at + -at % 64
-    return block, workspace
+_BIAS, _C = WORD["bias"], WORD["c"]
 
 
 def _prepared(key, index, masks=None, **members):
@@ -206,30 +189,29 @@ def quantize(x, noise=None, place=None, *, rotation=0, rounding="rne", scale_rul
            scale_rule, scale_block, signs, biased)
     call = _CALLS.get(key) or _quantize_at(key, x, copies, rotation, rounding, scale_rule,
                                            scale_block, signs, biased)
-    draws = drawn(x, noise, place, tensor, rounding, signs) if call.draws else None
     if call.copied:
         x = x.contiguous()
     new, outputs = allocator(index), call.outputs
     codes, scales = new(*outputs[0]), new(*outputs[1])
-    block, workspace = _start(call, index, new)
+    block = call.take()
     words = block[0]
     words[_A] = x.data_ptr()
     words[_D], words[_D_SCALES] = codes.data_ptr(), scales.data_ptr()
-    if draws:
-        draws.fill(words, copies == "columns")
+    if call.draws:
+        draw(words, index, noise, place, tensor, rounding, signs, copies == "columns")
     if len(outputs) == 2:
-        call.run(block)
+        call.run(block, index, new)
         return codes, scales
     more, more_scales = new(*outputs[2]), new(*outputs[3])
     words[_D2], words[_D2_SCALES] = more.data_ptr(), more_scales.data_ptr()
-    call.run(block)
+    call.run(block, index, new)
     return codes, scales, more, more_scales
 
 
 def quantize_both(x, noise=None, place=None, *, rotation=0, rounding="rne", scale_rule="rceil",
                   scale_block="1x32", signs="none", biased=False, tensor=X):
-    if rounding.startswith("sr") and noise is not None and not Drawn(
-            noise, place, tensor, signs).has_all_rows(x.shape[0]):
+    if rounding.startswith("sr") and noise is not None and not has_all_rows(
+            noise, place, tensor, x.shape[0]):
         settings = dict(rotation=rotation, rounding=rounding, scale_rule=scale_rule,
                         scale_block=scale_block, signs=signs, biased=biased, tensor=tensor)
         return (*quantize(x, noise, place, **settings),
@@ -295,11 +277,11 @@ def dequantize(codes, scales, *, rotation=0, dtype=None):
     codes, scales = codes.contiguous(), scales.contiguous()
     new = allocator(index)
     out = new(*call.outputs)
-    block, workspace = _start(call, index, new)
+    block = call.take()
     words = block[0]
     words[_A], words[_A_SCALES] = codes.data_ptr(), scales.data_ptr()
     words[_D] = out.data_ptr()
-    call.run(block)
+    call.run(block, index, new)
     return out
 
 
@@ -370,7 +352,7 @@ def _gemm_call(d, dtype, a, a_scales, b, b_scales, bias, rotation, role, scale_r
     new = allocator(index)
     if d is None:
         d = new(*call.outputs)
-    block, workspace = _start(call, index, new)
+    block = call.take()
     words = block[0]
     words[_A], words[_A_SCALES] = a.data_ptr(), a_scales.data_ptr()
     words[_B], words[_B_SCALES] = b.data_ptr(), b_scales.data_ptr()
@@ -380,7 +362,7 @@ def _gemm_call(d, dtype, a, a_scales, b, b_scales, bias, rotation, role, scale_r
     if bias is not None:
         bias = bias.contiguous()
         words[_BIAS] = bias.data_ptr()
-    call.run(block)
+    call.run(block, index, new)
     return d
 
 
@@ -447,14 +429,14 @@ def weight_gemm(x, b, b_scales, bias=None, *, dtype=None, alpha=1.0):
     b, b_scales = b.contiguous(), b_scales.contiguous()
     new = allocator(index)
     d = new(*call.outputs)
-    block, workspace = _start(call, index, new)
+    block = call.take()
     words = block[0]
     words[_A], words[_D] = x.data_ptr(), d.data_ptr()
     words[_B], words[_B_SCALES] = b.data_ptr(), b_scales.data_ptr()
     if bias is not None:
         bias = bias.contiguous()
         words[_BIAS] = bias.data_ptr()
-    call.run(block)
+    call.run(block, index, new)
     return d
 
 
@@ -499,17 +481,16 @@ def hadamard_gemm(a, b, noise=None, *, rotation=32, rounding="rne", scale_rule="
            scale_rule, signs, dtype, contract, spread, alpha)
     call = _CALLS.get(key) or _hadamard_gemm_at(key, a, b, rotation, rounding, scale_rule, signs,
                                                 dtype, contract, spread, alpha)
-    draws = drawn(a, noise, None, X, rounding, signs) if call.draws else None
     if call.copied:
         a, b = (t.contiguous() if copied else t for t, copied in zip((a, b), call.copied))
     new = allocator(index)
     d = new(*call.outputs)
-    block, workspace = _start(call, index, new)
+    block = call.take()
     words = block[0]
     words[_A], words[_B], words[_D] = a.data_ptr(), b.data_ptr(), d.data_ptr()
-    if draws:
-        draws.fill(words, False)
-    call.run(block)
+    if call.draws:
+        draw(words, index, noise, None, X, rounding, signs, False)
+    call.run(block, index, new)
     return d
 
 

@@ -89,6 +89,28 @@ class CudaTest(unittest.TestCase):
                 model(x)
         torch.cuda.synchronize()
 
+    def test_workspaces_are_given_back(self):
+        x, w = (common.draw(rows, 64, seed=rows, dtype=torch.bfloat16) for rows in (16, 32))
+        with torch.no_grad():
+            wanted = ops.hadamard_gemm(x, w)
+            before = torch.cuda.memory_allocated()
+            for _ in range(20):
+                self.assertTrue(torch.equal(ops.hadamard_gemm(x, w), wanted))
+        self.assertEqual(torch.cuda.memory_allocated(), before)
+
+    def test_noise_on_a_gpu_is_for_what_is_there(self):
+        x = common.draw(64, 64, dtype=torch.bfloat16)
+        noise = torch_ops.noise("cuda", seed=1)
+        with self.assertRaisesRegex(ValueError, "noise is on cuda:0, what it rounds on the CPU"):
+            ops.quantize(x.cpu(), noise, rounding="sr16")
+        with self.assertRaisesRegex(ValueError, r"noise is .* \(8,\) of int64"):
+            ops.quantize(x, noise[:6], rounding="sr16")
+        with self.assertRaisesRegex(ValueError, "give noise on the CPU"):
+            ops.quantize(x, noise, rotation=32, signs="per_call")
+        on_cpu = ops.quantize(x, torch_ops.noise(seed=1), rounding="sr16")
+        for one, other in zip(ops.quantize(x, noise, rounding="sr16"), on_cpu):
+            self.assertTrue(torch.equal(one, other))
+
     def test_peak_memory_of_a_training_step(self):
         def peak(recipe):
             torch.manual_seed(0)

@@ -254,6 +254,15 @@ echo '{{"problem":"p","layers":"problem 1","answer":"tuned"}}'""")
             ops.gemm(codes, scales[:, :1], codes, scales)
         with self.assertRaisesRegex(ValueError, "give `noise`"):
             ops.quantize(x, rounding="sr16")
+        rounded = dict(rounding="sr16")
+        for noise in (noise_tensor().float(), noise_tensor()[:5], noise_tensor()[None],
+                      torch.tensor(3)):
+            with self.assertRaisesRegex(ValueError, r"noise is .* \(8,\) of int64"):
+                ops.quantize(x, noise, **rounded)
+            with self.assertRaisesRegex(ValueError, r"noise is .* \(8,\) of int64"):
+                ops.quantize_both(x, noise, **rounded)
+        with self.assertRaisesRegex(ValueError, r"place is \(2,\) .* \(5,\) of int64"):
+            ops.quantize(x, noise_tensor(), torch.tensor([1, 2]), **rounded)
         with self.assertRaisesRegex(TypeError, "float64"):
             ops.quantize(x.double())
 
