@@ -1,5 +1,5 @@
-"""New tensors, workspaces and the current stream by PyTorch's shortest ways, for what every call asks for.
-Memory is that of PyTorch's allocators, so CUDA graphs and streams own it as usual."""
+"""New tensors, workspaces and the current stream by PyTorch's shortest ways, for what every call
+asks for. Memory is that of PyTorch's allocators, so CUDA graphs and streams own it as usual."""
 
 import torch
 
