@@ -138,7 +138,7 @@ Result<Heartbeat> tune_shard(Context& context, const CampaignWork& work) {
   Heartbeat heartbeat = first_heartbeat(context, work, "tune");
   heartbeat.worker = info->uuid.substr(0, 8);
   Outbox outbox(work, heartbeat,
-                {.copy = DatabaseCopy(context.database(), work,
+                {.copy = DatabaseCopy(context.database(), work.scratch,
                                       work.folder.database(work.shard, heartbeat.worker))});
   std::vector<CampaignProblem> problems;
   for (const auto& p : work.campaign.problems)

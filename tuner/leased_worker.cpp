@@ -22,7 +22,7 @@ class LeasedWorker {
         work_(leased.work),
         link_(link),
         lots_(leased.work.campaign.lots()),
-        folder_copy_(context.database(), leased.work,
+        folder_copy_(context.database(), leased.work.scratch,
                      leased.work.folder.database(heartbeat.shard, heartbeat.worker)),
         begun_(clock_.now()),
         outbox_(leased.work, std::move(heartbeat),

@@ -65,8 +65,8 @@ Status write_heartbeat(const CampaignWork& work, const Heartbeat& heartbeat);
 /// that SQLite is sure of.
 class DatabaseCopy {
  public:
-  DatabaseCopy(Database& database, const CampaignWork& work, std::string to)
-      : database_(database), from_(work.scratch + "/copied-out.db"), to_(std::move(to)) {}
+  DatabaseCopy(Database& database, const std::string& scratch, std::string to)
+      : database_(database), from_(scratch + "/copied-out.db"), to_(std::move(to)) {}
 
   Status operator()();
 

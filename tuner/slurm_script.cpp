@@ -23,7 +23,7 @@ while kill -0 "$worker" 2>/dev/null; do
 done
 
 # 130: it was asked to end, and goes on from what it copied out. Above 128: a signal killed it.
-# A job that somebody cancelled, or that Slurm requeues itself, does not run any more.
+{rescue}# A job that somebody cancelled, or that Slurm requeues itself, does not run any more.
 if [ "$code" -gt 128 ] && { [ "$code" -eq 130 ] || [ "${SLURM_RESTART_COUNT:-0}" -lt {restarts} ]; }; then
   job="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
   if [ "$(squeue --noheader --jobs="$job" --format=%T 2>/dev/null)" = RUNNING ]; then
@@ -34,13 +34,20 @@ fi
 exit "$code"
 )sh";
 
+// What a killed worker had not copied lies on a node where its shard may never be again.
+constexpr const char* kRescue = R"sh(if [ "$code" -gt 128 ] && [ "$code" -ne 130 ]; then
+  {copy} || echo "shard $SLURM_ARRAY_TASK_ID: what its killed worker had stays on $(hostname)" >&2
+fi
+)sh";
+
 std::string replace(std::string text, const std::string& what, const std::string& by) {
   for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size()))
     text.replace(at, what.size(), by);
   return text;
 }
 
-std::string launch_of(const SlurmScript& s) {
+// A `qturn cluster work` on the campaign, in the container where there is one.
+std::string launch_of(const SlurmScript& s, const std::string& options) {
   std::string out;
   if (s.container.ends_with(".sif"))
     out =
@@ -49,10 +56,14 @@ std::string launch_of(const SlurmScript& s) {
     out = fmt::format("srun --ntasks=1 --container-image={} --container-mounts={} ",
                       shell_word(s.container),
                       shell_word(s.folder.substr(0, s.folder.find_last_of('/'))));
-  out += fmt::format("{} cluster work {} --shard \"$SLURM_ARRAY_TASK_ID\" --cores {}",
-                     shell_word(s.qturn), shell_word(s.campaign), s.cores);
-  if (s.stage == SlurmStage::compile) out += " --stage compile";
+  out += fmt::format("{} cluster work {}{}", shell_word(s.qturn), shell_word(s.campaign), options);
   if (!s.scratch.empty()) out += " --scratch " + shell_word(s.scratch);
+  return out;
+}
+
+std::string worker_of(const SlurmScript& s) {
+  auto out = launch_of(s, fmt::format(" --shard \"$SLURM_ARRAY_TASK_ID\" --cores {}{}", s.cores,
+                                      s.stage == SlurmStage::compile ? " --stage compile" : ""));
   for (const auto& word : s.worker) out += " " + shell_word(word);
   return out;
 }
@@ -90,8 +101,10 @@ std::string SlurmScript::text() const {
   const auto* stem = stage == SlurmStage::compile ? "compile" : "shard";
   option(fmt::format("--output=\"{}/logs/{}-%a.log\"", folder, stem));
   for (const auto& line : more) option(line);
-  return out + replace(replace(kBody, "{launch}", launch_of(*this)), "{restarts}",
-                       std::to_string(restarts));
+  auto body = replace(kBody, "{launch}", worker_of(*this));
+  const auto rescue = replace(kRescue, "{copy}", launch_of(*this, " --stage copy"));
+  body = replace(body, "{rescue}", stage == SlurmStage::tune ? rescue : "");
+  return out + replace(body, "{restarts}", std::to_string(restarts));
 }
 
 }  // namespace quarterturn

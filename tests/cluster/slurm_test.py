@@ -186,7 +186,7 @@ class Slurm:
 def uuids(database):
     """Trials in a file that others may write meanwhile."""
     try:
-        with sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=5) as c:
+        with sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=1) as c:
             return {row[0] for row in c.execute("SELECT uuid FROM trial")}
     except sqlite3.OperationalError:
         return set()
@@ -270,11 +270,11 @@ def night(slurm, folder, full):
     while slurm.jobs() and time.monotonic() < end:
         look()
         alive = workers(campaign)
-        if alive and kills < 4 and draw.random() < 0.4:
+        if alive and kills < 4 and (kills < 2 or draw.random() < 0.4):
             os.kill(draw.choice(alive), signal.SIGKILL)
             kills += 1
         running = slurm.jobs("RUNNING")
-        if running and told < 3 and draw.random() < 0.4:
+        if running and told < 3 and (told < 1 or draw.random() < 0.4):
             slurm.run("scancel", "--signal=TERM", "--batch", draw.choice(running)[0], check=False)
             told += 1
         if not drained and kills + told >= 2:

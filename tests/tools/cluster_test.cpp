@@ -146,7 +146,7 @@ TEST_CASE("a campaign is planned, worked on by array tasks, and collected into o
 
 TEST_CASE("a worker that is asked to end or killed loses nothing, and goes on elsewhere") {
   const Home home;
-  REQUIRE(home.run(plan(home, "4x64", "1", "8")).code == 0);
+  REQUIRE(home.run(plan(home, "4x64,6x64,8x64", "1", "8")).code == 0);
   const auto scratch = [&] { return files(home, "scratch", "/tuning.db"); };
   const auto copied = [&] { return files(home, "c.d", ".db"); };
   auto first = home.start(work(home, {"--shard", "0"}));
@@ -199,6 +199,64 @@ TEST_CASE("a worker that is asked to end or killed loses nothing, and goes on el
   for (const auto& uuid : committed) CHECK(together.count(uuid) == 1);
 }
 
+TEST_CASE("what a killed worker had is brought out of its node, whoever comes there") {
+  const Home home;
+  REQUIRE(home.run(plan(home, "4x64,6x64,8x64,10x64", "2", "8")).code == 0);
+  const auto on = [&](const std::string& disk, const std::vector<std::string>& more) {
+    auto out = work(home, more);
+    out[4] = (home / disk).string();
+    out[10] = "3600";  // between copies
+    return out;
+  };
+  const auto copied = [&] { return trials(files(home, "c.d", ".db")); };
+  const auto left = [&](const std::string& disk) {
+    return trials(files(home, disk, "/tuning.db"));
+  };
+  const auto kill_one = [&](const std::string& disk, const std::string& shard) {
+    auto worker = home.start(on(disk, {"--shard", shard}));
+    REQUIRE(wait_for(100, [&] { return left(disk).size() >= 2; }));
+    // Nobody touches what a worker has.
+    const auto beside = home.run(on(disk, {"--stage", "copy"}));
+    CHECK_MESSAGE(beside.code == 0, beside.err);
+    CHECK(copied().empty());
+    worker.send(SIGKILL);
+    CHECK(worker.finish(30).signal == SIGKILL);
+  };
+
+  kill_one("scratch", "0");
+  const auto committed = left("scratch");
+  const auto copy = home.run(on("scratch", {"--stage", "copy"}));
+  CHECK_MESSAGE(copy.code == 0, copy.err);
+  CHECK_MESSAGE(copy.says("brought out what was left in"), copy.err);
+  CHECK(copied() == committed);
+  CHECK_FALSE(home.run(on("scratch", {"--stage", "copy"})).says("brought out"));
+  std::filesystem::remove_all(home / "c.d");
+
+  // As a worker of another shard does that comes there.
+  const auto other = home.run(on("scratch", {"--shard", "1"}));
+  CHECK_MESSAGE(other.code == 0, other.err);
+  const auto after = copied();
+  for (const auto& uuid : committed) CHECK(after.count(uuid) == 1);
+
+  // The shard goes on elsewhere.
+  const auto elsewhere = home.run(on("other", {"--shard", "0"}));
+  CHECK_MESSAGE(elsewhere.code == 0, elsewhere.err);
+  const auto all = home.run(collect(home));
+  REQUIRE_MESSAGE(all.code == 0, all.err);
+  CHECK(all.lines().at(0).at("conflicts") == 0);
+  const auto together = trials({(home / "all.db").string()});
+  for (const auto& uuid : committed) CHECK(together.count(uuid) == 1);
+
+  // What cannot be read is said and stays, and hinders no worker.
+  const auto base = std::filesystem::path(files(home, "scratch", "/tuning.db").at(0)).parent_path();
+  std::filesystem::remove_all(base);
+  std::filesystem::create_directories(base / "tuning.db");
+  const auto refused = home.run(on("scratch", {"--stage", "copy"}));
+  CHECK(refused.code != 0);
+  CHECK_MESSAGE(refused.says("stays there"), refused.err);
+  CHECK(home.run(on("scratch", {"--shard", "1"})).code == 0);
+}
+
 TEST_CASE("in two stages the second compiles nothing") {
   Home home;
   home.unset("QTURN_CODE_CACHE");
@@ -223,7 +281,7 @@ TEST_CASE("submit shows its scripts, and says where there is no Slurm") {
   REQUIRE_MESSAGE(shown.code == 0, shown.err);
   for (const auto* line :
        {"#SBATCH --array=0-1\n", "#SBATCH --partition=gpu\n", "#SBATCH --partition=cpu\n",
-        "--stage compile", "#SBATCH --signal=B:TERM@120\n"})
+        "--stage compile", "--stage copy", "#SBATCH --signal=B:TERM@120\n"})
     CHECK_MESSAGE(shown.out.find(line) != std::string::npos, shown.out);
   CHECK(shown.out.find("--gres") == std::string::npos);  // it is a CPU's campaign
   const auto none = home.run({"cluster", "submit", (home / "c").string()});

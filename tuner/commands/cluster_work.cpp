@@ -1,20 +1,17 @@
 // qturn cluster work: one shard of a campaign, or a rank's share of them.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
 
-#include "cache/file_lock.hpp"
-#include "cache/filesystem.hpp"
-#include "cache/trusted_file.hpp"
 #include "runtime/cuda/backend.hpp"
 #include "tuner/campaign_worker.hpp"
 #include "tuner/commands/cluster.hpp"
 #include "tuner/commands/interrupt.hpp"
 #include "tuner/commands/progress.hpp"
 #include "tuner/leased_worker.hpp"
+#include "tuner/node_scratch.hpp"
 
 namespace quarterturn {
 namespace {
@@ -32,24 +29,6 @@ struct ShardOptions {
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value ? value : "";
-}
-
-// On the node's own disk; the campaign's shards on one node share it.
-Result<std::string> scratch_for(const Campaign& campaign, const std::string& given) {
-  std::string above = given.empty() ? variable("TMPDIR") : given;
-  if (above.empty()) above = "/tmp";
-  const auto filesystem = filesystem_of(above);
-  if (filesystem.kind == FilesystemKind::network)
-    return Status(Code::network_filesystem,
-                  fmt::format("{} lies on a network file system ({}); give the node's own disk, or "
-                              "memory: --scratch /dev/shm",
-                              above, filesystem.name));
-  const auto path = fmt::format("{}/quarterturn-{}-{}", above, geteuid(), campaign.id());
-  if (auto status = make_folder(path); !status.ok()) return status;
-  struct stat info {};
-  if (lstat(path.c_str(), &info) != 0) return system_status(errno, "examine " + path);
-  if (auto status = check_trusted(info, path); !status.ok()) return status;
-  return path;
 }
 
 SessionOptions session_options_of(const Campaign& campaign, const ShardOptions& options) {
@@ -154,23 +133,19 @@ int conclude(const Result<Heartbeat>& outcome, const std::string& scratch,
   }
 }
 
-// The lock of a worker's folder on this node; busy: another worker has it.
-Result<FileLock> lock_scratch(const std::string& scratch) {
-  if (auto status = make_folder(scratch); !status.ok()) return status;
-  return FileLock::acquire(scratch + "/working.lock", 0, std::chrono::milliseconds(0));
-}
+// Whoever looks whether a folder is in use has it for a moment.
+constexpr std::chrono::milliseconds kLockWait{100};
 
 int work_on(const Campaign& campaign, const GlobalOptions& global, const ShardOptions& options,
             const std::string& base, std::size_t number) {
   const auto name = fmt::format("shard {}", number);
-  CampaignWork work =
-      work_of(campaign, options, fmt::format("{}/shard-{:04}", base, number), number, name);
+  CampaignWork work = work_of(campaign, options, shard_scratch(base, number), number, name);
   if (auto status = work.folder.make(); !status.ok()) return fail(status);
-  const auto lock = lock_scratch(work.scratch);
+  const auto lock = lock_scratch(work.scratch, kLockWait);
   if (lock.status().code() == Code::busy)
     return fail(
         Status(Code::busy, fmt::format("somebody works on shard {} on this node already", number)));
-  if (!lock.ok() && lock.status().code() != Code::not_supported) return fail(lock.status());
+  if (!lock.ok()) return fail(lock.status());
   const bool compiles = options.stage == "compile";
   Result<Heartbeat> outcome = Status(Code::internal, "nothing was done");
   {
@@ -195,8 +170,8 @@ struct OwnScratch {
 // what an earlier worker left there.
 Result<OwnScratch> free_scratch(const std::string& base, std::size_t shards) {
   for (std::size_t i = 0; i < 1000; ++i) {
-    auto path = fmt::format("{}/worker-{:03}", base, i);
-    auto lock = lock_scratch(path);
+    auto path = worker_scratch(base, i);
+    auto lock = lock_scratch(path, std::chrono::milliseconds(0));
     if (lock.ok()) return OwnScratch{std::move(path), shards + i, std::move(*lock)};
     if (lock.status().code() != Code::busy) return lock.status();
   }
@@ -206,8 +181,8 @@ Result<OwnScratch> free_scratch(const std::string& base, std::size_t shards) {
 Result<OwnScratch> scratch_of(const std::string& base, const Campaign& campaign,
                               const std::vector<std::size_t>& shards) {
   if (shards.empty()) return free_scratch(base, campaign.shards);
-  auto path = fmt::format("{}/shard-{:04}", base, shards.front());
-  auto lock = lock_scratch(path);
+  auto path = shard_scratch(base, shards.front());
+  auto lock = lock_scratch(path, kLockWait);
   if (!lock.ok()) return lock.status();
   return OwnScratch{std::move(path), shards.front(), std::move(*lock)};
 }
@@ -248,23 +223,38 @@ int work_leased(const Campaign& campaign, const GlobalOptions& global, const Sha
   return conclude(outcome, scratch->path, name);
 }
 
+// What workers that were killed left on this node.
+Status copy_out(const Campaign& campaign, const ShardOptions& options, const std::string& base) {
+  const CampaignFolder folder(options.file);
+  if (auto status = folder.make(); !status.ok()) return status;
+  return bring_out_left(campaign, folder, base, [](const std::string& line) {
+    std::fprintf(stderr, "qturn: %s\n", line.c_str());
+  });
+}
+
 int work(const GlobalOptions& global, const ShardOptions& options) {
   watch_interrupts(SecondSignal::ignored);
   const auto campaign = read_campaign(options.file);
   if (!campaign.ok()) return fail(campaign.status());
+  const auto base = node_scratch(*campaign, options.scratch);
+  if (!base.ok()) return fail(base.status());
+  if (options.stage == "copy") {
+    const Status status = copy_out(*campaign, options, *base);
+    return status.ok() ? kExitOk : fail(status);
+  }
   auto shards = options.shard >= 0
                     ? Result<std::vector<std::size_t>>({static_cast<std::size_t>(options.shard)})
                     : shards_of_environment(variable, campaign->shards);
   // With a store, a shard is what is gone on with while that is away.
   if (!shards.ok() && !options.store.empty()) shards = std::vector<std::size_t>();
   if (!shards.ok()) return fail(shards.status());
-  const auto base = scratch_for(*campaign, options.scratch);
-  if (!base.ok()) return fail(base.status());
   for (const auto shard : *shards)
     if (shard >= campaign->shards)
       return fail(
           Status(Code::out_of_range, fmt::format("{} has the shards 0 to {}, and not {}",
                                                  options.file, campaign->shards - 1, shard)));
+  // Their shards may go on elsewhere meanwhile. Troubles are said, and are not this worker's.
+  if (options.stage == "tune") (void)copy_out(*campaign, options, *base);
   if (!options.store.empty()) return work_leased(*campaign, global, options, *base, *shards);
   int code = kExitOk;
   for (const auto shard : *shards) {
@@ -299,9 +289,10 @@ std::function<int()> register_cluster_work(CLI::App& app) {
   command
       ->add_option("--stage", options->stage,
                    "compile: only compile, on a node without the device, and pack the code; "
-                   "tune: the rest, from packed code where there is some")
+                   "tune: the rest, from packed code where there is some; copy: only bring out "
+                   "what workers that were killed left on this node")
       ->capture_default_str()
-      ->check(CLI::IsMember({"compile", "tune"}));
+      ->check(CLI::IsMember({"compile", "tune", "copy"}));
   command->add_option("--scratch", options->scratch,
                       "A folder on the node's own disk (default: TMPDIR, else /tmp)");
   command->add_option("--cores", options->cores,
