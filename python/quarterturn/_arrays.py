@@ -78,24 +78,41 @@ def pointer_of(array):
     return array.data_ptr() if is_torch(array) else array.__array_interface__["data"][0]
 
 
-def matrix_of(array, what):
+def matrix_of(given, what):
     """Batch entries, rows, columns, and the distances between rows and between entries, in
-    elements."""
+    elements, of an operand that is only read: where its rows or entries share memory, as those of
+    a broadcast array do, it is copied first."""
+    array = given.array
     if array.ndim not in (2, 3):
         raise ValueError(f"{what} has {array.ndim} dimensions; [rows, k] or [batch, rows, k] is "
                          "taken")
-    size = array.element_size() if is_torch(array) else array.itemsize
-    strides = tuple(array.stride()) if is_torch(array) else tuple(
-        s // size for s in array.strides)
-    if array.shape[-1] > 1 and strides[-1] != 1:
+    batch, rows, columns = (1, *array.shape)[-3:]
+    if 0 in array.shape:  # strides mean nothing
+        return batch, rows, columns, columns, rows * columns
+    strides = _strides_of(array)
+    if columns > 1 and strides[-1] != 1:
         raise ValueError(f"{what}: elements of a row must be neighbours in memory "
                          f"(strides {strides}); make it contiguous")
-    batch = array.shape[0] if array.ndim == 3 else 1
-    ld = strides[-2] if array.shape[-2] > 1 else array.shape[-1]
-    if ld < 0 or (array.ndim == 3 and strides[0] < 0):
+    if any(length > 1 and stride < 0 for length, stride in zip(array.shape, strides)):
         raise ValueError(f"{what}: its rows go backwards in memory (strides {strides}); make it "
                          "contiguous")
-    return batch, array.shape[-2], array.shape[-1], ld, (strides[0] if array.ndim == 3 else 0)
+    ld = strides[-2] if rows > 1 else columns
+    stride = strides[0] if batch > 1 else rows * ld
+    if ld < columns or stride < (rows - 1) * ld + columns:
+        given.array, ld, stride = _packed(array), columns, rows * columns
+    return batch, rows, columns, ld, stride
+
+
+def _strides_of(array):
+    """In elements; 0, as where memory is shared, for what is no whole number of them."""
+    if is_torch(array):
+        return tuple(array.stride())
+    size = array.itemsize
+    return tuple(0 if stride % size else stride // size for stride in array.strides)
+
+
+def _packed(array):
+    return array.contiguous() if is_torch(array) else array.copy(order="C")
 
 
 def empty_like_kind(example, shape, type=None):

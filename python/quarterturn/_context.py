@@ -8,6 +8,12 @@ from ._abi import ABI
 from ._library import LIB, check, initialised, set_members
 
 
+def _check_agree(a, b):
+    """Refuses sizes (batch, rows, k) of operands that have no product."""
+    if (a[0], a[2]) != (b[0], b[2]):
+        raise ValueError(f"a is {a}, b is {b} as (batch, rows, k): batch and k must agree")
+
+
 class MX:
     """An MXFP4 operand: `codes` and `scales` (arrays of bytes of the library whose array was
     quantised), [batch,] `rows` x `k` elements, and what they mean. Two operands of one product need
@@ -187,7 +193,7 @@ class Context:
         transpose ("columns"), or both, which gives a pair. X as a part of a whole draws that one's
         noise: row0 and k0 are where it begins, k_global is the whole's K, as the copy lies."""
         x = _arrays.Given(x, "x", type)
-        batch, m, k, ld, stride = _arrays.matrix_of(x.array, "x")
+        batch, m, k, ld, stride = _arrays.matrix_of(x, "x")
         plan = self.prepare(self.problem(
             op="quantize", m=m, k=k, batch=batch, a_type=x.type, d_type="mxfp4",
             rotation=rotation, a_rounding=rounding, scale_rule=scale_rule, signs=signs,
@@ -227,9 +233,10 @@ class Context:
         weight_only = not isinstance(a, MX)
         if weight_only:
             a = _arrays.Given(a, "a", a_type)
-            batch, m, k, ld, stride = _arrays.matrix_of(a.array, "a")
+            batch, m, k, ld, stride = _arrays.matrix_of(a, "a")
         else:
             batch, m, k = a.batch, a.rows, a.k
+        _check_agree((batch, m, k), (b.batch, b.rows, b.k))
         members = dict(op="gemm", m=m, n=b.rows, k=k, batch=batch, d_type=type, b_type="mxfp4",
                        b_layout=b._operand.layout, rotation=b.rotation, signs=b._operand.signs,
                        scale_rule=b._operand.scale_rule, contract=contract, spread=spread)
@@ -257,11 +264,9 @@ class Context:
         """alpha A B^T of arrays [[batch,] m, k] and [[batch,] n, k], both rotated and rounded to
         MXFP4 on the way."""
         a, b = _arrays.Given(a, "a", in_type), _arrays.Given(b, "b", in_type)
-        batch, m, k, a_ld, a_stride = _arrays.matrix_of(a.array, "a")
-        b_batch, n, b_k, b_ld, b_stride = _arrays.matrix_of(b.array, "b")
-        if (batch, k) != (b_batch, b_k):
-            raise ValueError(f"a is {tuple(a.array.shape)}, b is {tuple(b.array.shape)}: batch and "
-                             "k must agree")
+        batch, m, k, a_ld, a_stride = _arrays.matrix_of(a, "a")
+        b_batch, n, b_k, b_ld, b_stride = _arrays.matrix_of(b, "b")
+        _check_agree((batch, m, k), (b_batch, n, b_k))
         plan = self.prepare(self.problem(
             op="hadamard_gemm", m=m, n=n, k=k, batch=batch, a_type=a.type, b_type=b.type,
             d_type=type, rotation=rotation, signs=signs,

@@ -221,6 +221,9 @@ class DlpackTest(unittest.TestCase):
         values = torch.from_dlpack(self.context.dequantize(mx, type="bf16"))
         self.assertEqual(values.dtype, torch.bfloat16)
         self.assertTrue(torch.equal(values, self.context.dequantize(wanted, type="bf16")))
+        for shared in (t[:1].expand(37, 128), t.expand(2, 37, 128)):
+            self.assertTrue(torch.equal(self.context.quantize(shared).codes,
+                                        self.context.quantize(shared.contiguous()).codes))
         # And back to NumPy.
         np.testing.assert_array_equal(
             np.from_dlpack(self.context.dequantize(wanted)),

@@ -86,6 +86,43 @@ class PackageTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "contiguous"):
             self.context.quantize(self.x.T)
 
+    def test_rows_that_share_memory_are_those_of_their_copy(self):
+        whole = np.resize(self.x, 4096)
+        strided = np.lib.stride_tricks.as_strided
+        inside = np.zeros(4, [("a", "f2"), ("x", "f4", (64,))])["x"]
+        inside[:] = self.x[:4, :64]
+        for x in (np.broadcast_to(self.x[0], (37, 128)),
+                  np.broadcast_to(self.x, (3, 37, 128)),
+                  np.broadcast_to(np.stack([self.x[:1]] * 2), (2, 37, 128)),
+                  strided(whole, (16, 64), (4, 4)),  # every window of a row
+                  strided(whole, (4, 8, 64), (256, 256, 4)),
+                  np.stack([self.x] * 3, axis=1).transpose(1, 0, 2),
+                  inside[1:]):
+            made, wanted = (self.context.quantize(v, rotation=32) for v in (x, x.copy("C")))
+            np.testing.assert_array_equal(made.codes, wanted.codes)
+            np.testing.assert_array_equal(made.scales, wanted.scales)
+        twice = np.broadcast_to(self.x, (2, 37, 128))
+        np.testing.assert_array_equal(self.context.hadamard_gemm(twice, twice)[1],
+                                      self.context.hadamard_gemm(self.x, self.x))
+
+    def test_arrays_without_rows_give_results_without_rows(self):
+        for x in (np.empty((0, 128), np.float32), self.x[:0]):
+            mx = self.context.quantize(x)
+            self.assertEqual((mx.rows, mx.k, mx.codes.size), (0, 128, 0))
+            self.assertEqual(self.context.hadamard_gemm(x, self.w).shape, (0, 65))
+
+    def test_operands_of_one_product_agree_in_k_and_batch(self):
+        def mx(*shape):
+            return self.context.quantize(np.ones(shape, np.float32))
+
+        for a, b in ((mx(8, 256), mx(8, 64)), (mx(8, 64), mx(8, 256)),
+                     (mx(4, 8, 64), mx(8, 64)), (mx(8, 64), mx(4, 8, 64)),
+                     (np.ones((4, 256), np.float16), mx(8, 64)),
+                     (np.ones((4, 8, 64), np.float16), mx(8, 64))):
+            with self.assertRaisesRegex(ValueError, "batch and k must agree"):
+                self.context.gemm(a, b)
+        self.assertEqual(self.context.gemm(mx(1, 8, 64), mx(5, 64)).shape, (8, 5))
+
     def test_columns_are_the_rows_of_the_transpose(self):
         x = np.ascontiguousarray(self.x[:32])
         rows, columns = self.context.quantize(x, copies="both")
