@@ -10,7 +10,7 @@ from typing import Callable
 import numpy as np
 
 from . import _gguf, _packing
-from ._safetensors import Safetensors, write_safetensors
+from ._safetensors import FormatError, Safetensors, write_safetensors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,11 +92,19 @@ def _pair(file, name):
         stem = name[:-len(form.codes)]
         if not (name.endswith(form.codes) and stem + form.scales in file.tensors):
             continue
-        dtype, shape = file.tensors[name]
-        plain = (*shape[:-2], 16 * shape[-2]) if form_name == "gpt-oss" else shape
-        if dtype != "U8" or len(plain) < 2 or plain[-1] % 16:
-            raise ValueError(f"'{name}' is {shape} in {dtype}: [..., rows, K / 2] of U8 is needed")
         names = name, stem + form.scales
+        dtype, shape = file.tensors[name]
+        plain = shape
+        if form_name == "gpt-oss" and len(shape) > 1:
+            plain = (*shape[:-2], 16 * shape[-2])
+        if dtype != "U8" or len(plain) < 2 or plain[-1] % 16 or form.sizes(plain)[0] != shape:
+            raise ValueError(f"'{name}' is {shape} in {dtype}: U8 of [..., rows, K / 2] is needed, "
+                             "of gpt-oss [..., rows, K / 32, 16]")
+        dtype, shape = file.tensors[names[1]]
+        wanted = form.sizes(plain)[1]
+        if dtype not in ("U8", "F8_E8M0") or shape != wanted:
+            raise ValueError(f"'{names[1]}' is {shape} in {dtype}: {wanted} in U8 or F8_E8M0 "
+                             f"belongs to '{name}'")
         return _Operand(stem, form_name, names, plain, lambda: form.read(
             *(np.array(file.read(part)) for part in names)))
     return None
@@ -133,12 +141,19 @@ def _metadata(file, found, to):
     return {**file.metadata, "quarterturn": json.dumps({**scheme, "scale_rule": rule})}
 
 
+def _add(out, name, *tensor):
+    """Adds a tensor (dtype, shape, make) under a name that no other has."""
+    if name in out:
+        raise ValueError(f"two tensors would be named '{name}' in the result; rename or remove one "
+                         "of those that it comes from")
+    out[name] = tensor
+
+
 def _put(out, operand, to):
     """Adds an operand's tensors in the form `to`."""
     if to == GGUF:
-        out[operand.stem + ".weight"] = (
-            "MXFP4", (*operand.shape[:-1], 2 * operand.shape[-1]),
-            lambda: _packing.to_gguf(*operand.read()))
+        _add(out, operand.stem + ".weight", "MXFP4", (*operand.shape[:-1], 2 * operand.shape[-1]),
+             lambda: _packing.to_gguf(*operand.read()))
         return
     form, made = FORMS[to], []
 
@@ -148,20 +163,31 @@ def _put(out, operand, to):
         return first
 
     codes_shape, scales_shape = form.sizes(operand.shape)
-    out[operand.stem + form.codes] = ("U8", codes_shape, codes)
-    out[operand.stem + form.scales] = ("U8", scales_shape, made.pop)
+    _add(out, operand.stem + form.codes, "U8", codes_shape, codes)
+    _add(out, operand.stem + form.scales, "U8", scales_shape, made.pop)
+
+
+def _entries_of(file):
+    """The keys of the GGUF file that a file is, or that it was made of, checked: as bytes, and how
+    many they are."""
+    if isinstance(file, _gguf.Gguf):
+        return file.entries
+    told, what = file.metadata.get(_KEYS, "0:"), f"{file.path}'s metadata {_KEYS}"
+    count, _, text = told.partition(":")
+    try:
+        entries = base64.b64decode(text, validate=True), int(count)
+    except ValueError:
+        raise FormatError(f"{what} is {told[:60]!r}: COUNT:BASE64 is needed, the keys of a GGUF "
+                          "file") from None
+    _gguf.check_entries(*entries, what)
+    return entries
 
 
 def _write(path, out, file, metadata, to):
     """Keys of a GGUF file travel through safetensors' metadata."""
-    keys = metadata.get(_KEYS)
     if to == GGUF:
-        entries = getattr(file, "entries", None)
-        if entries is None and keys:
-            count, _, text = keys.partition(":")
-            entries = base64.b64decode(text, validate=True), int(count)
         _gguf.write_gguf(path, out, {name: value for name, value in metadata.items()
-                                     if name != _KEYS}, entries or (b"", 0))
+                                     if name != _KEYS}, _entries_of(file))
         return
     if isinstance(file, _gguf.Gguf) and file.entries[1]:
         raw, count = file.entries
@@ -189,7 +215,7 @@ def convert_file(source, target, to):
         if name in operands:
             _put(out, operands[name], to)
         elif name not in inside:
-            out[name] = (dtype, shape, lambda n=name: file.read(n))
+            _add(out, name, dtype, shape, lambda n=name: file.read(n))
     _write(target, out, file, metadata, to)
     return sum(found.form != to for found in operands.values())
 
@@ -204,8 +230,10 @@ _HIGH = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
 
 def matrices(file, choose):
     """Names of a file's high-precision matrices NAME.weight that `choose` takes."""
+    # What has no elements stays as it is: K = 0 is no problem of the library's.
     return [name for name, (dtype, shape) in file.tensors.items()
-            if name.endswith(".weight") and len(shape) == 2 and dtype in _HIGH and choose(name)]
+            if name.endswith(".weight") and len(shape) == 2 and 0 not in shape
+            and dtype in _HIGH and choose(name)]
 
 
 def quantize_file(source, target, rotation=0, scale_rule="rceil", choose=None, context=None,
@@ -217,6 +245,8 @@ def quantize_file(source, target, rotation=0, scale_rule="rceil", choose=None, c
     from . import Context
     context = context or Context()
     file = Safetensors(source)
+    if "quarterturn" in file.metadata:  # one scheme is all that a file can tell
+        scheme_of(file, rotation=rotation, scale_rule=scale_rule)
     names = set(matrices(file, choose or is_quantised))
     unit = max(32, rotation)
     out, report, made = {}, [], {}
@@ -232,8 +262,9 @@ def quantize_file(source, target, rotation=0, scale_rule="rceil", choose=None, c
         x = ((x.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16"
              else x.astype(np.float32))
         size = np.linalg.norm(x) or 1.0
-        # The rotation keeps lengths, so the error is that of the rotated values.
-        values = context.dequantize(mx)
+        # The rotation keeps lengths, so the error is that of the rotated values; ts34's are 3/4 of
+        # what they stand for.
+        values = context.dequantize(mx) * np.float32(4 / 3 if scale_rule == "ts34" else 1)
         if mx.rotation:
             values = _rotated(values, mx.rotation)
         return float(np.linalg.norm(values - x) / size)
@@ -253,12 +284,12 @@ def quantize_file(source, target, rotation=0, scale_rule="rceil", choose=None, c
             if shape[1] % unit:
                 raise ValueError(f"'{name}' is {shape}: its columns are no multiple of {unit}")
             stem = name[:-len(".weight")]
-            out[stem + ".weight_packed"] = ("U8", (shape[0], shape[1] // 2),
-                                            lambda n=name, s=shape: codes_of(n, s))
-            out[stem + ".weight_scale"] = ("U8", (shape[0], shape[1] // 32),
-                                           lambda n=name: made.pop(n))
+            _add(out, stem + ".weight_packed", "U8", (shape[0], shape[1] // 2),
+                 lambda n=name, s=shape: codes_of(n, s))
+            _add(out, stem + ".weight_scale", "U8", (shape[0], shape[1] // 32),
+                 lambda n=name: made.pop(n))
         else:
-            out[name] = (dtype, shape, lambda n=name: file.read(n))
+            _add(out, name, dtype, shape, lambda n=name: file.read(n))
     metadata = {**file.metadata, "quarterturn": json.dumps(
         {"format": "mxfp4", "rotation": rotation, "scale_rule": scale_rule})}
     write_safetensors(target, out, metadata)
@@ -277,7 +308,13 @@ def scheme_of(file, **wanted):
     """What a file of `quantize_file` says of its numbers; `wanted` (rotation=32, ...) that differs
     is refused: operands that were rotated or scaled otherwise give wrong products."""
     text = file.metadata.get("quarterturn")
-    scheme = json.loads(text) if text else {"format": "mxfp4", "rotation": 0}
+    try:
+        scheme = json.loads(text) if text else {"format": "mxfp4", "rotation": 0}
+    except (ValueError, RecursionError):
+        scheme = None
+    if not isinstance(scheme, dict):
+        raise FormatError(f"{file.path} has metadata quarterturn = {text[:60]!r}: a JSON object "
+                          "such as {\"rotation\": 32} is needed")
     for name, value in wanted.items():
         if scheme.get(name) != value:
             raise ValueError(f"{file.path} has {name} = {scheme.get(name)!r}, {value!r} is wanted")

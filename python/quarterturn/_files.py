@@ -2,11 +2,14 @@
 
 import argparse
 import json
+import math
 import pathlib
 import sys
 import time
 
 from . import formats, recipes
+from ._library import Error
+from ._safetensors import check_target
 
 
 class Progress:
@@ -92,7 +95,7 @@ def _quantize(given):
                                    progress=Progress(len(names), "matrices"))
     if given.json:
         for row in report:
-            print(json.dumps(row))
+            print(json.dumps({name: _finite(value) for name, value in row.items()}))
         return
     width = max(len(row["name"]) for row in report)
     print(f"{'matrix':{width}}  error   without rotation")
@@ -100,12 +103,19 @@ def _quantize(given):
         print(f"{row['name']:{width}}  {row['error']:.4f}  {row['error_unrotated']:.4f}")
 
 
+def _finite(value):
+    """None for the numbers that JSON lacks."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def main(argv=None):
-    """0, or 1 with one line of what is wrong; 2 where the command line makes no sense."""
+    """0, or 1 with one line of what is wrong; 2 where the command line makes no sense, 130 where
+    the user ended it."""
     given = parser().parse_args(argv)
     try:
         if not given.source.is_file():
             raise ValueError(f"there is no file {given.source}")
+        check_target(given.target)
         if given.target.exists() and not given.force:
             raise ValueError(f"{given.target} is there already; --force writes over it")
         if given.target.exists() and given.target.samefile(given.source):
@@ -116,7 +126,10 @@ def main(argv=None):
             count = formats.convert_file(given.source, given.target, given.to)
             print(json.dumps({"tensors": count}) if given.json else
                   f"{count} tensors in {given.to}'s form")
-    except (ValueError, OSError) as error:
+    except (ValueError, TypeError, OSError, Error) as error:
         print(f"qturn: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("qturn: interrupted", file=sys.stderr)
+        return 130
     return 0

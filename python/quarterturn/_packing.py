@@ -27,7 +27,7 @@ def from_gpt_oss(blocks, scales):
     if blocks.shape[-1:] != (16,) or blocks.shape[:-1] != scales.shape:
         raise ValueError(f"blocks are {blocks.shape}, scales {scales.shape}: [..., K / 32, 16] and "
                          "[..., K / 32] belong together")
-    codes = blocks.reshape(*blocks.shape[:-2], -1)
+    codes = blocks.reshape(*blocks.shape[:-2], 16 * blocks.shape[-2])
     check_operand(codes, scales)
     return codes, scales
 
@@ -42,7 +42,7 @@ def to_gguf(codes, scales):
     elements = np.stack([blocks & 15, blocks >> 4], axis=-1).reshape(*scales.shape, 32)
     packed = elements[..., :16] | (elements[..., 16:] << 4)
     whole = np.concatenate([scales[..., None], packed], axis=-1)
-    return whole.reshape(*scales.shape[:-1], -1)
+    return whole.reshape(*scales.shape[:-1], GGUF_BLOCK * scales.shape[-1])
 
 
 def from_gguf(data):
@@ -50,11 +50,12 @@ def from_gguf(data):
     if data.dtype != np.uint8 or data.shape[-1] % GGUF_BLOCK:
         raise ValueError(f"{data.shape} of {data.dtype}: rows of uint8 in blocks of {GGUF_BLOCK} "
                          "are needed")
-    blocks = data.reshape(*data.shape[:-1], -1, GGUF_BLOCK)
+    count = data.shape[-1] // GGUF_BLOCK
+    blocks = data.reshape(*data.shape[:-1], count, GGUF_BLOCK)
     packed = blocks[..., 1:]
     elements = np.concatenate([packed & 15, packed >> 4], axis=-1)
     codes = elements[..., 0::2] | (elements[..., 1::2] << 4)
-    return codes.reshape(*data.shape[:-1], -1), np.ascontiguousarray(blocks[..., 0])
+    return codes.reshape(*data.shape[:-1], 16 * count), np.ascontiguousarray(blocks[..., 0])
 
 
 # ---- scales in tiles ----
@@ -95,7 +96,7 @@ def to_128x4(scales):
     tiles = padded.reshape(*batch, rows // 128, 4, 32, blocks // 4, 4)
     axes = len(batch)
     order = (*range(axes), *(axes + i for i in (0, 3, 2, 1, 4)))
-    return np.ascontiguousarray(tiles.transpose(order)).reshape(*batch, -1)
+    return np.ascontiguousarray(tiles.transpose(order)).reshape(*batch, rows * blocks)
 
 
 def from_128x4(tiles, rows, blocks):
@@ -115,7 +116,7 @@ def to_aiter(scales):
     tiles = padded.reshape(*batch, rows // 32, 2, 16, blocks // 8, 2, 4)
     axes = len(batch)
     order = (*range(axes), *(axes + i for i in (0, 3, 5, 2, 4, 1)))
-    return np.ascontiguousarray(tiles.transpose(order)).reshape(*batch, -1)
+    return np.ascontiguousarray(tiles.transpose(order)).reshape(*batch, rows * blocks)
 
 
 def from_aiter(tiles, rows, blocks):

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import pathlib
+import secrets
 
 import numpy as np
 
@@ -77,25 +78,37 @@ class Safetensors:
         return data.view(_NUMPY[dtype]).reshape(shape)
 
 
+def check_target(path):
+    """Refuses a path that no file can be written at."""
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {path.parent} for {path.name}; make it")
+
+
 @contextlib.contextmanager
 def written_whole(path):
-    """A file to write, which is at `path` when all is written and on the disk; else nothing is."""
+    """A file to write, which is at `path` when all is written and on the disk; else what was there
+    is. It is written beside `path` under a name that no other file has."""
     path = pathlib.Path(path)
-    part = path.with_name(path.name + ".part")
-    try:
-        with part.open("wb") as file:
+    check_target(path)
+    part = path.with_name(f"{path.name[:40]}.{secrets.token_hex(8)}.part")
+    with part.open("xb") as file:
+        try:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+            os.replace(part, path)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
 
 
 def write_safetensors(path, tensors, metadata=None):
     """Writes {name: (dtype, shape, make)} where make() gives the array: a tensor at a time is in
     memory. The file appears whole or not at all."""
+    if "__metadata__" in tensors:
+        raise ValueError("a tensor named '__metadata__' cannot be in a safetensors file; rename it")
     header, at = {}, 0
     for name, (dtype, shape, _) in tensors.items():
         size = _SIZES[dtype] * math.prod(shape)
@@ -108,7 +121,7 @@ def write_safetensors(path, tensors, metadata=None):
     with written_whole(path) as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name, (dtype, shape, make) in tensors.items():
-            array = np.ascontiguousarray(make())
+            array = np.asarray(make(), order="C")
             if array.shape != tuple(shape) or array.dtype != _NUMPY[dtype]:
                 raise ValueError(f"'{name}' was to be {shape} in {dtype}, it is {array.shape} of "
                                  f"{array.dtype}")

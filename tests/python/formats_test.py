@@ -1,6 +1,7 @@
 """Checkpoint forms: bits there and back, against independent decoders; safetensors read as
 hostile."""
 
+import io
 import json
 import os
 import pathlib
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 os.environ["QTURN_NO_JIT"] = "1"  # kernels that are built in
 import support
@@ -19,7 +21,7 @@ import numpy as np
 
 import mxfp4_reference as reference
 import quarterturn
-from quarterturn import formats, recipes
+from quarterturn import _files, formats, recipes
 from quarterturn.formats import FormatError, Safetensors, write_safetensors
 
 try:
@@ -93,6 +95,16 @@ class Packing(unittest.TestCase):
             formats.to_gpt_oss(codes, scales[:, :2])
         with self.assertRaisesRegex(ValueError, "blocks of 17"):
             formats.from_gguf(np.zeros((2, 16), np.uint8))
+
+
+    def test_operands_without_rows_have_every_form(self):
+        codes, scales = np.empty((0, 64), np.uint8), np.empty((0, 4), np.uint8)
+        for to, back in ((formats.to_gpt_oss, formats.from_gpt_oss),
+                         (lambda *a: (formats.to_gguf(*a),), formats.from_gguf)):
+            again = back(*to(codes, scales))
+            self.assertEqual([part.shape for part in again], [(0, 64), (0, 4)])
+        for to in (formats.to_128x4, formats.to_aiter):
+            self.assertEqual(to(scales[None][:0]).shape, (0, 0))
 
 
 class Files(unittest.TestCase):
@@ -210,6 +222,142 @@ class Files(unittest.TestCase):
             self.assertNotIn("Traceback", error)
         self.assertFalse(out.exists())
         self.assertEqual(there.read_bytes(), kept)
+
+    def test_a_writing_touches_no_file_but_its_own(self):
+        codes, scales = operand()
+        source = self.write("m.safetensors.part", {"a.weight_packed": codes,
+                                                   "a.weight_scale": scales})
+        kept, out = source.read_bytes(), self.folder / "m.safetensors"
+        self.assertEqual(self.command("convert", source, out, "--to", "gpt-oss")[0], 0)
+        self.assertEqual((source.read_bytes(), len(list(self.folder.iterdir()))), (kept, 2))
+        self.assertEqual(out.stat().st_mode, source.stat().st_mode)
+
+        def meanwhile():  # another process writes the same file
+            write_safetensors(out, {"b": ("U8", (6, 3), lambda: scales)})
+            return codes
+
+        write_safetensors(out, {"a": ("U8", codes.shape, meanwhile)})
+        np.testing.assert_array_equal(Safetensors(out).read("a"), codes)
+
+        def fail():
+            raise OSError("no space")
+
+        with self.assertRaises(OSError):
+            write_safetensors(out, {"b": ("U8", (1,), fail)})
+        np.testing.assert_array_equal(Safetensors(out).read("a"), codes)
+        self.assertEqual(len(list(self.folder.iterdir())), 2)
+
+    def test_a_place_for_no_file_is_refused_before_the_work(self):
+        source = self.write("m", {"a.weight": np.ones((32, 64), np.float32)})
+        (self.folder / "folder").mkdir()
+        for out, part in (("folder", "is a folder"), ("none/x", "there is no folder")):
+            def never():
+                self.fail("the work began")
+            with self.assertRaisesRegex(OSError, part):
+                write_safetensors(self.folder / out, {"a": ("U8", (1,), never)})
+            code, told, error = self.command("quantize", source, self.folder / out, "--force")
+            self.assertEqual((code, told, error.count("\n")), (1, "", 1))
+            self.assertIn(part, error)
+
+    def test_a_scalar_comes_through(self):
+        codes, scales = operand(rows=32)
+        source = self.write("m", {
+            "step": np.array(7, np.float32), "a_blocks": codes.reshape(32, 3, 16),
+            "a_scales": scales, "b.weight": np.ones((32, 64), np.float32)})
+        for number, work in enumerate((
+                lambda out: formats.convert_file(source, out, "compressed-tensors"),
+                lambda out: formats.quantize_file(source, out))):
+            out = self.folder / str(number)
+            work(out)
+            file = Safetensors(out)
+            self.assertEqual((file.tensors["step"], float(file.read("step"))), (("F32", ()), 7.0))
+        with self.assertRaisesRegex(ValueError, r"'step' is \(\) in F32: GGUF holds 1 to 4"):
+            formats.convert_file(source, self.folder / "none", "gguf")
+
+    def test_the_error_is_that_of_the_values_whatever_the_scale_rule(self):
+        up = np.random.default_rng(3).normal(size=(64, 128)).astype(np.float32)
+        path = self.write("m", {"up.weight": up})
+        for rule in recipes.SCALE_RULES:
+            row, = formats.quantize_file(path, self.folder / rule, 32, rule)
+            self.assertLess(max(row["error"], row["error_unrotated"]), 0.18, rule)
+
+    def test_matrices_without_elements_are_copied(self):
+        arrays = {"a.weight": np.empty((64, 0), np.float32),
+                  "b.weight": np.empty((0, 64), np.float32),
+                  "c.weight": np.ones((32, 64), np.float32)}
+        out = self.folder / "q"
+        row, = formats.quantize_file(self.write("m", arrays), out)
+        self.assertEqual(row["name"], "c.weight")
+        self.assertEqual(Safetensors(out).tensors["a.weight"], ("F32", (64, 0)))
+
+    def test_no_tensor_is_lost_to_another_of_its_name(self):
+        codes, scales = operand(rows=32, blocks=4)
+        packed = {"a.weight_packed": codes, "a.weight_scale": scales}
+        blocks = {"a_blocks": codes.reshape(32, 4, 16), "a_scales": scales}
+        plain = {"a.weight": np.ones((32, 128), np.float32)}
+        tiles = {"a.weight_scale_128x4": np.zeros(512, np.uint8)}
+        out = self.folder / "none"
+        for number, (arrays, to) in enumerate((
+                ({**packed, **blocks}, "gguf"), ({**blocks, **packed}, "compressed-tensors"),
+                ({**packed, **plain}, "gguf"), ({**plain, **packed}, "gguf"),
+                ({**packed, **tiles}, "cublas"))):
+            with self.assertRaisesRegex(ValueError, "two tensors would be named 'a.weight"):
+                formats.convert_file(self.write(str(number), arrays), out, to)
+        for name in packed:
+            with self.assertRaisesRegex(ValueError, "two tensors would be named 'a.weight_"):
+                formats.quantize_file(self.write("m", {**plain, name: packed[name]}), out)
+        with self.assertRaisesRegex(ValueError, "named '__metadata__'"):
+            write_safetensors(out, {"__metadata__": ("U8", codes.shape, lambda: codes)})
+        self.assertFalse(out.exists())
+
+    def test_a_file_tells_one_scheme(self):
+        path, out = self.folder / "once", self.folder / "twice"
+        source = self.write("m", {"a.weight": np.ones((32, 64), np.float32),
+                                  "b.weight": np.ones((32, 64), np.float32)})
+        formats.quantize_file(source, path, 32, choose=lambda name: name == "a.weight")
+        with self.assertRaisesRegex(ValueError, "has rotation = 32, 0 is wanted"):
+            formats.quantize_file(path, out)
+        self.assertEqual(formats.quantize_file(path, out, 32)[0]["name"], "b.weight")
+
+    def test_hostile_operands_and_metadata_are_one_line(self):
+        codes, scales = operand(rows=32)
+        good = {"a.weight_packed": codes, "a.weight_scale": scales}
+        deep = "[" * 100000
+        cases = [({**good, "a.weight_scale": changed}, {}, "gguf", "'a.weight_scale' is")
+                 for changed in (scales.astype(np.float32), scales[:, :2], scales[None])]
+        cases += [(good, {"quarterturn": text}, "qutlass", "metadata quarterturn = ")
+                  for text in ("[]", "5", '"x"', "{", deep)]
+        cases += [(good, {"quarterturn.gguf": text}, "gguf", "metadata quarterturn.gguf")
+                  for text in ("-1:", "5:", f"{1 << 70}:", "x", "1:?", "0:AAAA")]
+        cases += [({"x_blocks": codes[0, :5], "x_scales": scales}, {}, "gguf", "'x_blocks' is"),
+                  ({"x_blocks": codes.reshape(32, 6, 8), "x_scales": scales}, {}, "gguf",
+                   "'x_blocks' is")]
+        for arrays, metadata, to, part in cases:
+            path, out = self.write("m", arrays, metadata), self.folder / "out"
+            with self.subTest(part=part, metadata=str(metadata)[:60]):
+                with mock.patch("sys.stderr", new=io.StringIO()) as told:
+                    self.assertEqual(_files.main(["convert", str(path), str(out), "--to", to]), 1)
+                self.assertEqual(told.getvalue().count("\n"), 1)
+                self.assertIn(part, told.getvalue())
+                self.assertLess(len(told.getvalue()), 400)
+                self.assertFalse(out.exists())
+
+    def test_the_commands_end_in_one_line_whatever_happens(self):
+        path = self.write("m", {"a.weight": np.ones((32, 64), np.float32)})
+        out = self.folder / "out"
+        for error, code in ((KeyboardInterrupt(), 130), (TypeError("x"), 1),
+                            (quarterturn.Error(1, "busy", "x"), 1)):
+            with mock.patch("sys.stderr", new=io.StringIO()) as told, \
+                    mock.patch.object(quarterturn.Context, "quantize", side_effect=error):
+                self.assertEqual(_files.main(["quantize", str(path), str(out)]), code)
+            self.assertRegex(told.getvalue(), "^qturn: .*\n$")
+            self.assertEqual(list(self.folder.iterdir()), [path])
+
+    def test_the_report_is_json_where_an_error_is_no_number(self):
+        path = self.write("m", {"a.weight": np.full((32, 64), np.nan, np.float32)})
+        code, told, _ = self.command("quantize", path, self.folder / "out", "--json")
+        self.assertEqual((code, json.loads(told, parse_constant=self.fail)),
+                         (0, {"name": "a.weight", "error": None, "error_unrotated": None}))
 
     def test_a_failed_writing_leaves_nothing(self):
         def fail():

@@ -1,10 +1,12 @@
 """GGUF files of MXFP4 tensors: against files made here from the format's definition, through other
 forms and back, and read as hostile."""
 
+import base64
 import pathlib
 import random
 import struct
 import tempfile
+import time
 import unittest
 
 import support
@@ -131,6 +133,32 @@ class GgufTest(unittest.TestCase):
         self.assertIn("blk.0.up_blocks", Safetensors(between).tensors)
         formats.convert_file(between, again, "gguf")
         self.assertEqual(again.read_bytes(), path.read_bytes())
+
+    def test_many_keys_are_read_and_written_in_linear_time(self):
+        keys = [entry(f"k{i}", STRING, text("x" * 500)) for i in range(20000)]
+        path, out = self.file(gguf([], keys=keys)), self.folder / "out"
+        begin = time.process_time()
+        file = Gguf(path)
+        write_gguf(out, file.tensors, entries=file.entries)
+        self.assertLess(time.process_time() - begin, 3)
+        self.assertEqual(out.read_bytes(), path.read_bytes())
+
+    def test_an_operand_without_rows_comes_through(self):
+        there, back = self.folder / "there", self.folder / "back"
+        formats.convert_file(self.file(gguf([("a.weight", (64, 0), 39, b"")])), there, "gpt-oss")
+        formats.convert_file(there, back, "gguf")
+        self.assertEqual(Gguf(back).tensors, {"a.weight": ("MXFP4", (0, 64))})
+
+    def test_carried_keys_say_nothing_of_the_new_file(self):
+        codes, scales = operand()
+        for key in (entry("general.alignment", UINT32, struct.pack("<I", 64)),
+                    entry("quarterturn.metadata", STRING, text("{}"))):
+            path = self.folder / "in"
+            write_safetensors(path, {"a.weight_packed": ("U8", codes.shape, lambda: codes),
+                                     "a.weight_scale": ("U8", scales.shape, lambda: scales)},
+                              {"quarterturn.gguf": f"1:{base64.b64encode(key).decode()}"})
+            with self.assertRaisesRegex(FormatError, "written anew"):
+                formats.convert_file(path, self.folder / "out", "gguf")
 
     def test_what_gguf_cannot_hold_is_refused(self):
         codes, scales = operand()
