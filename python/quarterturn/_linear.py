@@ -113,20 +113,26 @@ def _time(noise):
     return None if noise.is_cuda else tuple(noise[:3].tolist())
 
 
+def _drawn_at(place):
+    """What else they depend on, of layers that share a weight: a layer's number and shard."""
+    return None if place is None else tuple(place.tolist())
+
+
 def _weight_copies(weight, rules, noise, place, names, cached):
     """{"fprop": (codes, scales) of W, "dgrad": of W^T} for at least the names asked for."""
     version = _version(weight)
     if not cached or version is None or _capturing(weight):
         return _make_weight_copies(weight, rules, noise, place, names)
     # Not by its address alone: sharded weights of several layers are gathered in the same memory.
+    draws = rules.weight_draws and noise is not None
     stamp = (version, _EPOCH, weight.data_ptr(), weight.shape, weight.dtype, rules.recipe,
-             _time(noise) if rules.weight_draws and noise is not None else None)
+             _time(noise) if draws else None)
     key = id(weight)
     entry = _WEIGHTS.get(key)
     if entry is None or entry[0]() is not weight or entry[1] != stamp:
         entry = (weakref.ref(weight, lambda _: _WEIGHTS.pop(key, None)), stamp, {})
         _WEIGHTS[key] = entry
-    copies = entry[2]
+    copies = entry[2].setdefault(_drawn_at(place) if draws else None, {})
     missing = [name for name in names if name not in copies]
     if missing:
         copies.update(_make_weight_copies(weight, rules, noise, place, missing))
@@ -230,7 +236,8 @@ def _dy_copies(dy, rules, noise, place, need_dx, need_dw):
 def backward(dy, x, xt, xt_scales, weight, main_grad, noise, place, recipe, need_dx, need_dw,
              cached=True):
     rules = _rules(recipe)
-    dy = dy if dy.stride(1) == 1 else dy.contiguous()
+    if dy.stride(1) != 1 or dy.stride(0) < dy.shape[1]:
+        dy = dy.contiguous()
     rows, columns = _dy_copies(dy, rules, noise, place, need_dx, need_dw)
     dx = dw = dy.new_empty((0, 0))
     if need_dx and rows is None:
@@ -264,6 +271,19 @@ def _backward_fake(dy, x, xt, xt_scales, weight, main_grad, noise, place, recipe
     return dx, dy.new_empty(weight.shape if whole else (0, 0), dtype=weight.dtype)
 
 
+class _Once(torch.autograd.Function):
+    """linear_backward where its results may be differentiated again, which they cannot be."""
+
+    @staticmethod
+    def forward(ctx, *args):
+        return _OPS.linear_backward(*args)
+
+    @staticmethod
+    def backward(ctx, *ignored):
+        raise RuntimeError("quarterturn::linear has no second derivative: its gradients were "
+                           "rounded to MXFP4. Use torch.nn.Linear where they are differentiated")
+
+
 def _keep_for_backward(ctx, inputs, output):
     x, weight, bias, main_grad, noise, place, recipe, _, _, cached = inputs
     _, xt, xt_scales, noise_then = output
@@ -280,7 +300,8 @@ def _differentiate(ctx, dy, *ignored):
     need_dx, need_dw, need_db = ctx.needs_input_grad[:3]
     dx = dw = db = None
     if need_dx or need_dw:
-        dx, dw = _OPS.linear_backward(
+        run = _Once.apply if torch.is_grad_enabled() else _OPS.linear_backward
+        dx, dw = run(
             dy, x, xt, xt_scales, weight, main_grad, noise if ctx.noise else None, place,
             ctx.recipe, need_dx, need_dw, ctx.cached)
     if need_db:

@@ -63,7 +63,8 @@ class Noise:
         now = {**self._fields, **fields}
         if self.values.is_cuda and (now["token0"] or now["tokens"]):
             raise ValueError("token0 and tokens with noise on the GPU: give noise on the CPU")
-        numbers = torch.tensor(torch_ops.noise_values(**now), dtype=torch.int64)
+        numbers = torch.tensor(torch_ops.noise_values(**now), dtype=torch.int64,
+                               device="cpu")
         self._fields = now
         self.values.copy_(numbers)
 
@@ -182,14 +183,17 @@ class Linear(torch.nn.Linear):
     def set_shard(self, row0=0, column0=0, rows=0, columns=0):
         """This weight is the part of a [rows, columns] one that begins at (row0, column0): its
         noise is that of the whole. All are multiples of 32 and of the rotations."""
-        self._place[1:] = torch.tensor([row0, column0, rows, columns])
+        self._place[1:] = torch.tensor([row0, column0, rows, columns], device="cpu")
 
     def forward(self, x):
-        if torch.is_autocast_enabled(x.device.type):
-            x = x.to(torch.get_autocast_dtype(x.device.type))
+        if x.shape[-1] != self.in_features:
+            raise ValueError(f"x is {tuple(x.shape)}: [..., {self.in_features}] is needed")
+        device = x.device.type
+        if device != "meta" and torch.is_autocast_enabled(device):
+            x = x.to(torch.get_autocast_dtype(device))
         flat = x if x.dim() == 2 else x.reshape(-1, self.in_features)
         if torch.is_grad_enabled():
-            main_grad = self.weight.main_grad if self.main_grad else None
+            main_grad = self._given_main_grad() if self.main_grad else None
             y = _OPS.linear(flat, self.weight, self.bias, main_grad, self.noise, self.place,
                             self.recipe_text, True, self.weight.requires_grad,
                             self.cache_weights)[0]
@@ -197,6 +201,14 @@ class Linear(torch.nn.Linear):
             y = _OPS.linear_served(flat, self.weight, self.bias, self.noise, self.place,
                                    self.recipe_text, self.cache_weights)
         return y if x.dim() == 2 else y.reshape(*x.shape[:-1], self.out_features)
+
+    def _given_main_grad(self):
+        found = getattr(self.weight, "main_grad", None)
+        if found is None:
+            raise ValueError("main_grad is true and weight.main_grad is missing: make it, f32 zeros"
+                             f" of [{self.out_features}, {self.in_features}], before the first "
+                             "call")
+        return found
 
     def extra_repr(self):
         return f"{super().extra_repr()}, recipe={self.recipe.name}"
@@ -246,34 +258,84 @@ def prepare(model, tokens, dtype=torch.bfloat16, threads=16):
         list(pool.map(run, layers.values()))
 
 
+def _names(model):
+    """{linear layer: the names it has in the model, whose order they keep}."""
+    found = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, torch.nn.Linear) and not isinstance(module, Linear):
+            found.setdefault(module, []).append(name)
+    return found
+
+
+def _own(module):
+    """Why a layer by a recipe, which takes over its parameters alone, could not do what the module
+    does; empty where it can."""
+    if type(module) is not torch.nn.Linear:
+        return f"it is a {type(module).__name__}, not an nn.Linear as it stands"
+    if module._parameters.get("weight") is None:
+        return "its weight is not a parameter of its own"
+    if "forward" in vars(module):
+        return "its forward was replaced"
+    if (module._forward_pre_hooks or module._forward_hooks or module._backward_hooks
+            or module._backward_pre_hooks):
+        return "it has hooks: convert before registering them"
+    return ""
+
+
+def _left(module, names, recipe, chosen):
+    """Why a linear layer is not converted; empty where it is."""
+    if not (recipe.fprop.quantized or recipe.dgrad.quantized or recipe.wgrad.quantized):
+        return "the recipe has no product in MXFP4"
+    reason = _own(module)
+    if not reason and names[0] not in chosen:
+        reason = "the recipe keeps it in high precision"
+    return reason or refusal(module.in_features, module.out_features, recipe)
+
+
+def _shared(model, noise, recipe, seed, device):
+    """The Noise of a model's layers: the one it carries, which the one that is given must be."""
+    carried = next((hook.noise for hook in model._state_dict_hooks.values()
+                    if isinstance(hook, _Save)), None)
+    if noise is None:
+        noise = carried or Noise(seed, recipe=recipe, device=device)
+    if carried is None:
+        noise.attach(model)
+    elif carried is not noise:
+        raise ValueError("this model was converted with another Noise, which its state carries: "
+                         "give that one, or none")
+    noise.recipe = noise.recipe or recipe
+    return noise
+
+
 def convert(model, recipe, seed=0, *, noise=None, noise_device="cpu", prefix="", main_grad=False,
             cache_weights=True):
     """Replaces the nn.Linear of `model` that the recipe names, in place, and returns the Noise they
-    share; model.state_dict() carries it.
+    share; model.state_dict() carries it. A model that was converted before keeps its Noise,
+    whatever the seed, unless another is given, which is refused.
 
-    noise.layers: names of the layers replaced; noise.left: {name: why not}. `prefix` goes before
-    names where the model is a part of a whole (a pipeline's stage): noise belongs to whole
-    names."""
+    noise.layers: names of the layers replaced; noise.left: {name: why not}, such as hooks, which
+    would be lost. A layer with several names is replaced at all of them, and goes by the first.
+    `prefix` goes before names where the model is a part of a whole (a pipeline's stage): noise
+    belongs to whole names."""
+    if isinstance(model, torch.nn.Linear):
+        raise ValueError("the model is itself a linear layer, which nothing holds that could hold "
+                         "another: wrap it (torch.nn.Sequential(layer)), or use Linear.of")
     recipe = recipes.load(recipe)
-    noise = noise or Noise(seed, recipe=recipe, device=noise_device)
-    linears = {name: module for name, module in model.named_modules()
-               if type(module) is torch.nn.Linear}
-    chosen = set(recipe.layers(list(linears)))
-    for name, module in linears.items():
-        if not (recipe.fprop.quantized or recipe.dgrad.quantized or recipe.wgrad.quantized):
-            noise.left[name] = "the recipe has no product in MXFP4"
-            continue
-        if name not in chosen:
-            noise.left[name] = "the recipe keeps it in high precision"
-            continue
-        reason = refusal(module.in_features, module.out_features, recipe)
+    noise = _shared(model, noise, recipe, seed, noise_device)
+    linears = _names(model)
+    chosen = set(recipe.layers([names[0] for module, names in linears.items()
+                                if type(module) is torch.nn.Linear
+                                and not any(map(recipe.keeps, names))]))
+    for module, names in linears.items():
+        reason = _left(module, names, recipe, chosen)
         if reason:
-            noise.left[name] = reason
+            noise.left[names[0]] = reason
             continue
-        parent, _, child = name.rpartition(".")
-        made = Linear.of(module, recipe, noise, zlib.crc32((prefix + name).encode()), main_grad,
+        made = Linear.of(module, recipe, noise, zlib.crc32((prefix + names[0]).encode()), main_grad,
                          cache_weights)
-        setattr(model.get_submodule(parent), child, made)
-        noise.layers.append(name)
-    noise.attach(model)
+        for name in names:
+            parent, _, child = name.rpartition(".")
+            setattr(model.get_submodule(parent), child, made)
+        noise.layers.append(names[0])
+        noise.left.pop(names[0], None)
     return noise

@@ -150,10 +150,13 @@ class Recipe:
         least = 32 if any(squares) else 1
         return max(sizes[0], least), max(sizes[1], least)
 
+    def keeps(self, name):
+        """Whether one of `keep`'s patterns matches the name."""
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.keep)
+
     def layers(self, names):
         """Of linear layers' names in the model's order, those that it quantises."""
-        left = [name for name in names
-                if not any(fnmatch.fnmatchcase(name, pattern) for pattern in self.keep)]
+        left = [name for name in names if not self.keeps(name)]
         last = max(self.keep_last, round(self.keep_tail * len(left)))
         return left[self.keep_first:len(left) - last]
 

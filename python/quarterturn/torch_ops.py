@@ -40,7 +40,8 @@ _TYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 _PREPARED = {}           # plans, each for a range of token counts
 _CALLS = _calls.Calls()  # those plans at the sizes that were called
 _RANGES = {}
-_REPRODUCIBILITY = ["run_to_run"]
+_KINDS = {"any": "repro_any", "run_to_run": "run_to_run", "batch_invariant": "batch_invariant"}
+_REPRODUCIBILITY = ["run_to_run"]  # one of those values
 
 _LIBRARY = torch.library.Library("quarterturn", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
@@ -64,10 +65,10 @@ def use_tokens(lo, hi=None):
 def use_reproducibility(kind):
     """Of products prepared from now on: "any", "run_to_run" (the default), or "batch_invariant": a
     row's bits do not depend on the others of its range (see use_tokens)."""
-    if kind not in ("any", "run_to_run", "batch_invariant"):
+    if kind not in _KINDS:
         raise ValueError(f"'{kind}': any, run_to_run or batch_invariant")
-    if kind != _REPRODUCIBILITY[0]:
-        _REPRODUCIBILITY[0] = kind
+    if _KINDS[kind] != _REPRODUCIBILITY[0]:
+        _REPRODUCIBILITY[0] = _KINDS[kind]
         forget()
 
 
@@ -114,20 +115,26 @@ def _prepared(key, index, masks=None, **members):
 
 
 def _type(tensor, what):
+    return _name_of(tensor.dtype, f"{what} holds")
+
+
+def _name_of(dtype, what="dtype is"):
     try:
-        return _TYPES[tensor.dtype]
+        return _TYPES[dtype]
     except KeyError:
-        raise TypeError(f"{what} holds {tensor.dtype}: float32, bfloat16 or float16 is taken"
-                        ) from None
+        raise TypeError(f"{what} {dtype}: float32, bfloat16 or float16 is taken") from None
 
 
 def _matrix(x, what):
-    """Rows, columns, the distance of rows, and whether the matrix must be copied to be taken."""
+    """Rows, columns, the distance of rows, and whether the matrix must be copied to be taken: rows
+    may lie apart, but neither overlap nor be one row in several places."""
     if x.dim() != 2:
         raise ValueError(f"{what} has {x.dim()} dimensions: a matrix is taken; reshape it")
     rows, columns = x.shape
-    if x.is_contiguous() or (x.stride(1) != 1 and columns > 1):
-        return rows, columns, columns, not x.is_contiguous()
+    if x.is_contiguous():
+        return rows, columns, columns, False
+    if (x.stride(1) != 1 and columns > 1) or (x.stride(0) < columns and rows > 1):
+        return rows, columns, columns, True
     return rows, columns, x.stride(0) if rows > 1 else columns, False
 
 
@@ -163,10 +170,20 @@ def _copy_shapes(rows, k, rotation):
             ((rows, padded // 32), (padded // 32, 1), torch.uint8))
 
 
+_BOTH = ("both",)  # copies of quantize_both, which no string can ask of `quantize`
+
+
+def _copies(copies):
+    if copies is _BOTH:
+        return "both"
+    if copies not in ("rows", "columns"):
+        raise ValueError(f"copies = '{copies}': rows or columns; quantize_both gives both")
+    return copies
+
+
 def _quantize_at(key, x, copies, rotation, rounding, scale_rule, scale_block, signs, biased):
     """The Call of a key that is new."""
-    if copies not in ("rows", "columns", "both"):
-        raise ValueError(f"copies = '{copies}': rows or columns; quantize_both gives both")
+    copies = _copies(copies)
     m, k, ld, copied = _matrix(x, "x")
     index = x.get_device()
     prepared = _prepared(
@@ -217,7 +234,7 @@ def quantize_both(x, noise=None, place=None, *, rotation=0, rounding="rne", scal
         return (*quantize(x, noise, place, **settings),
                 *quantize(x, noise, place, copies="columns", **settings))
     return quantize(x, noise, place, rotation=rotation, rounding=rounding, scale_rule=scale_rule,
-                    scale_block=scale_block, signs=signs, copies="both", biased=biased,
+                    scale_block=scale_block, signs=signs, copies=_BOTH, biased=biased,
                     tensor=tensor)
 
 
@@ -229,7 +246,7 @@ def _empty_copy(x, rows, k, rotation):
 def _quantize_fake(x, noise=None, place=None, *, rotation=0, rounding="rne", scale_rule="rceil",
                    scale_block="1x32", signs="none", copies="rows", biased=False, tensor=X):
     m, k = x.shape
-    return _empty_copy(x, *((m, k) if copies == "rows" else (k, m)), rotation)
+    return _empty_copy(x, *((m, k) if _copies(copies) == "rows" else (k, m)), rotation)
 
 
 def _quantize_both_fake(x, noise=None, place=None, *, rotation=0, rounding="rne",
@@ -263,7 +280,7 @@ def _dequantize_at(key, codes, scales, rotation, dtype):
     _same_device(index, scales=scales)
     prepared = _prepared(
         ("dequantize", index, dtype, k, _range(rows), rotation), index, op="dequantize",
-        role="fprop", m=_range(rows), k=k, a_type="mxfp4", d_type=_TYPES[dtype], a_layout="plain",
+        role="fprop", m=_range(rows), k=k, a_type="mxfp4", d_type=_name_of(dtype), a_layout="plain",
         rotation=rotation)
     return _CALLS.add(key, _calls.Call(prepared, ((rows, k), (k, 1), dtype), m=rows, k=k))
 
@@ -316,9 +333,10 @@ def _gemm_at(key, a, a_scales, b, b_scales, bias, d, dtype, rotation, role, scal
             raise ValueError(f"bias is {tuple(bias.shape)}: [{n}] is needed")
         more = dict(bias="per_column", c_type=_type(bias, "bias"))
     if d is not None:
-        if tuple(d.shape) != (m, n) or (d.stride(1) != 1 and n > 1):
+        _type(d, "d")
+        if tuple(d.shape) != (m, n) or (d.stride(1) != 1 and n > 1) or (d.stride(0) < n and m > 1):
             raise ValueError(f"d is {tuple(d.shape)} with strides {d.stride()}: rows of [{m}, {n}],"
-                             " each contiguous, are needed")
+                             " each contiguous and in memory of its own, are needed")
         members["d.ld"] = d.stride(0) if m > 1 else n
         if beta != 0.0:
             more["accumulate"] = "accumulate"
@@ -330,9 +348,10 @@ def _gemm_at(key, a, a_scales, b, b_scales, bias, d, dtype, rotation, role, scal
     prepared = _prepared(
         ("gemm", index, dtype, n, *sizes.values(), rotation, ts34, role, contract, spread,
          None if bias is None else bias.dtype, "accumulate" in more), index, op="gemm", role=role,
-        n=n, **sizes, a_type="mxfp4", b_type="mxfp4", d_type=_TYPES[dtype], a_layout="plain",
-        b_layout="plain", rotation=rotation, scale_rule="ts34" if ts34 else "rceil",
-        contract=contract, spread=spread, reproducibility=_REPRODUCIBILITY[0], **more)
+        n=n, **sizes, a_type="mxfp4", b_type="mxfp4", d_type=_name_of(dtype),
+        a_layout="plain", b_layout="plain", rotation=rotation,
+        scale_rule="ts34" if ts34 else "rceil", contract=contract, spread=spread,
+        reproducibility=_REPRODUCIBILITY[0], **more)
     return _CALLS.add(key, _calls.Call(prepared, ((m, n), (n, 1), dtype), **members))
 
 
@@ -377,10 +396,31 @@ def _gemm_fake(a, a_scales, b, b_scales, bias=None, *, rotation=0, dtype=None, r
     return a.new_empty((a.shape[0], b.shape[0]), dtype=dtype or torch.bfloat16)
 
 
+def _bias_gradient(ctx, at, dy):
+    """db, where the input at this place is a bias that has one; `ctx.bias` is its type."""
+    return dy.sum(0, dtype=torch.float32).to(ctx.bias) if ctx.needs_input_grad[at] else None
+
+
+def _gemm_context(ctx, inputs, keyword_only_inputs, output):
+    bias = inputs[4]
+    ctx.bias = None if bias is None else bias.dtype
+
+
+def _gemm_backward(ctx, dy):
+    return None, None, None, None, _bias_gradient(ctx, 4, dy)
+
+
 def gemm_add_(d, a, a_scales, b, b_scales, *, rotation=0, role="wgrad", scale_rule="rceil",
               contract="exact", spread="any", alpha=1.0, beta=1.0):
     _gemm_call(d, d.dtype, a, a_scales, b, b_scales, None, rotation, role, scale_rule, contract,
                spread, alpha, beta)
+
+
+def _gemm_add_noted(d, *args, **settings):
+    """The operator: autograd, and who keeps something made of d's values, see that they change."""
+    gemm_add_(d, *args, **settings)
+    if not d.is_inference():
+        torch.autograd.graph.increment_version(d)
 
 
 def _gemm_add_fake(d, a, a_scales, b, b_scales, *, rotation=0, role="wgrad", scale_rule="rceil",
@@ -412,12 +452,14 @@ def _weight_gemm_at(key, x, b, b_scales, bias, dtype, alpha):
     prepared = _prepared(
         ("weight_gemm", index, x.dtype, dtype, n, k, _range(m), bias is None or bias.dtype), index,
         op="gemm", role="fprop", m=_range(m), n=n, k=k, a_type=_type(x, "x"), b_type="mxfp4",
-        d_type=_TYPES[dtype], b_layout="plain", reproducibility=_REPRODUCIBILITY[0], **more)
+        d_type=_name_of(dtype), b_layout="plain", reproducibility=_REPRODUCIBILITY[0], **more)
     return _CALLS.add(key, _calls.Call(prepared, ((m, n), (n, 1), dtype), copied,
                                        **{"m": m, "n": n, "k": k, "a.ld": ld, "alpha": alpha}))
 
 
 def weight_gemm(x, b, b_scales, bias=None, *, dtype=None, alpha=1.0):
+    """alpha x W^T (+ bias) of x [m, k] in bf16 or f16 and W's codes; differentiable in x and bias.
+    Codes that were quantised by the rule ts34 hold 3/4 of W: give alpha = 4/3."""
     index = x.get_device()
     dtype = dtype or x.dtype
     key = ("weight_gemm", x.shape, x.dtype, index, x.is_contiguous() or x.stride(), b.shape,
@@ -444,6 +486,22 @@ def _weight_gemm_fake(x, b, b_scales, bias=None, *, dtype=None, alpha=1.0):
     return x.new_empty((x.shape[0], b.shape[0]), dtype=dtype or x.dtype)
 
 
+def _weight_gemm_context(ctx, inputs, keyword_only_inputs, output):
+    x, b, b_scales, bias = inputs
+    ctx.alpha, ctx.x = keyword_only_inputs["alpha"], x.dtype
+    ctx.bias = None if bias is None else bias.dtype
+    ctx.save_for_backward(b, b_scales)
+
+
+def _weight_gemm_backward(ctx, dy):
+    """dX by the weight's values in dY's precision."""
+    dx = None
+    if ctx.needs_input_grad[0]:
+        w = torch.ops.quarterturn.dequantize(*ctx.saved_tensors, dtype=dy.dtype)
+        dx = (dy @ w * ctx.alpha).to(ctx.x)
+    return dx, None, None, _bias_gradient(ctx, 3, dy)
+
+
 # ---- hadamard_gemm ----
 
 _LIBRARY.define(
@@ -463,9 +521,10 @@ def _hadamard_gemm_at(key, a, b, rotation, rounding, scale_rule, signs, dtype, c
         ("hadamard_gemm", index, a.dtype, b.dtype, dtype, n, k, _range(m), rotation, rounding,
          scale_rule, signs, contract, spread), index, _calls.sign_words(signs),
         op="hadamard_gemm", role="fprop", m=_range(m), n=n, k=k, a_type=_type(a, "a"),
-        b_type=_type(b, "b"), d_type=_TYPES[dtype], rotation=rotation,
-        signs=signs.partition(":")[0], scale_rule=scale_rule,
-        a_rounding=rounding, b_rounding=rounding, contract=contract, spread=spread)
+        b_type=_type(b, "b"), d_type=_name_of(dtype), rotation=rotation,
+        signs=signs.partition(":")[0], scale_rule=scale_rule, a_rounding=rounding,
+        b_rounding=rounding, contract=contract, spread=spread,
+        reproducibility=_REPRODUCIBILITY[0])
     return _CALLS.add(key, _calls.Call(
         prepared, ((m, n), (n, 1), dtype), (a_copied, b_copied) if a_copied or b_copied else (),
         is_random(rounding, signs),
@@ -556,11 +615,15 @@ register("quantize", quantize, _quantize_fake)
 register("quantize_both", quantize_both, _quantize_both_fake)
 register("dequantize", dequantize, _dequantize_fake)
 register("gemm", gemm, _gemm_fake)
-register("gemm_add_", gemm_add_, _gemm_add_fake)
+register("gemm_add_", _gemm_add_noted, _gemm_add_fake)
 for _name in ("quantize", "quantize_both", "dequantize", "gemm_add_"):
     # Bytes have no gradients: autograd need not look at these.
     _LIBRARY.impl(_name, torch.library.fallthrough_kernel, "Autograd")
 register("weight_gemm", weight_gemm, _weight_gemm_fake)
 register("hadamard_gemm", hadamard_gemm, _hadamard_gemm_fake)
-torch.library.register_autograd("quarterturn::hadamard_gemm", _hadamard_gemm_backward,
-                                setup_context=_hadamard_gemm_context, lib=_Shortcut(hadamard_gemm))
+for _name, _kernel, _backward, _context in (
+        ("gemm", gemm, _gemm_backward, _gemm_context),
+        ("weight_gemm", weight_gemm, _weight_gemm_backward, _weight_gemm_context),
+        ("hadamard_gemm", hadamard_gemm, _hadamard_gemm_backward, _hadamard_gemm_context)):
+    torch.library.register_autograd(f"quarterturn::{_name}", _backward, setup_context=_context,
+                                    lib=_Shortcut(_kernel))

@@ -211,6 +211,89 @@ class Ops(unittest.TestCase):
             self.assertTrue(torch.equal(ops.hadamard_gemm(given, t),
                                         ops.hadamard_gemm(given.contiguous(), t.contiguous())))
 
+    def test_rows_that_share_memory_are_copied_first(self):
+        line = draw(200)
+        w = ops.quantize(draw(32, 64, seed=1))
+        for given in (line[:64].expand(40, 64), line.unfold(0, 64, 4), line[:1].expand(40, 64),
+                      line[:40, None].expand(40, 64), line[:1].expand(40, 1)):
+            plain = given.contiguous()
+            for one, other in zip(ops.quantize_both(given), ops.quantize_both(plain)):
+                self.assertTrue(torch.equal(one, other))
+            if given.shape[1] == 64:
+                self.assertTrue(torch.equal(ops.hadamard_gemm(given, given),
+                                            ops.hadamard_gemm(plain, plain)))
+                self.assertTrue(torch.equal(ops.weight_gemm(given.bfloat16(), *w),
+                                            ops.weight_gemm(plain.bfloat16(), *w)))
+
+    def test_what_is_added_to_has_memory_of_its_own(self):
+        a, b = ops.quantize(draw(40, 64)), ops.quantize(draw(32, 64, seed=1))
+        wanted = ops.gemm(*a, *b, dtype=torch.float32)
+        wide = torch.zeros(40, 50, device=DEVICE)
+        ops.gemm_add_(wide[:, 3:35], *a, *b)
+        torch.testing.assert_close(wide[:, 3:35], wanted)
+        self.assertFalse(wide[:, :3].any() or wide[:, 35:].any())
+        for d in (torch.zeros(32, device=DEVICE).expand(40, 32),
+                  torch.zeros(39 * 8 + 32, device=DEVICE).as_strided((40, 32), (8, 1))):
+            with self.assertRaisesRegex(ValueError, "memory of its own"):
+                ops.gemm_add_(d, *a, *b)
+
+    def test_what_is_added_to_has_another_version(self):
+        a, b = ops.quantize(draw(40, 64)), ops.quantize(draw(32, 64, seed=1))
+        d, x = draw(40, 32), draw(40, 32, seed=2).requires_grad_()
+        y, before = (x * d).sum(), d._version
+        ops.gemm_add_(d, *a, *b)
+        self.assertEqual(d._version, before + 1)
+        with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+            y.backward()
+        with torch.inference_mode():
+            inferred = torch.zeros(40, 32, device=DEVICE)
+            ops.gemm_add_(inferred, *a, *b)
+        ops.gemm_add_(inferred, *a, *b, beta=0.0)
+        compiled = torch.compile(lambda d: ops.gemm_add_(d, *a, *b, beta=0.0), fullgraph=True,
+                                 backend="aot_eager")
+        compiled(d)
+        self.assertTrue(torch.equal(d, inferred))
+        self.assertGreater(d._version, before + 1)
+
+    def test_products_of_codes_are_differentiable_in_what_is_not_codes(self):
+        w = ops.quantize(draw(32, 64, seed=1))
+        values = ops.dequantize(*w)
+        for dtype in (torch.bfloat16, torch.float16):
+            x = draw(40, 64, dtype=dtype).requires_grad_()
+            bias = draw(32).requires_grad_()
+            y = ops.weight_gemm(x, *w, bias, dtype=torch.float32, alpha=0.5)
+            dy = draw(40, 32, seed=3)
+            y.backward(dy)
+            torch.testing.assert_close(x.grad, (0.5 * dy @ values).to(dtype), rtol=1e-2, atol=1e-2)
+            torch.testing.assert_close(bias.grad, dy.sum(0))
+            bias.grad = None
+            ops.gemm(*ops.quantize(x.detach()), *w, bias, dtype=torch.float32).backward(dy)
+            torch.testing.assert_close(bias.grad, dy.sum(0))
+        opcheck(ops.weight_gemm.default, (x, *w, bias))
+        opcheck(ops.gemm.default, (*w, *w, bias))
+
+    def test_a_weight_by_ts34_takes_four_thirds(self):
+        x, w = draw(40, 64, dtype=torch.bfloat16), draw(32, 64, seed=1)
+        y = ops.weight_gemm(x, *ops.quantize(w, scale_rule="ts34"), alpha=4 / 3).float()
+        wanted = x.float() @ w.t()
+        self.assertLess(((y - wanted).norm() / wanted.norm()).item(), 0.15)
+
+    def test_one_reproducibility_is_asked_of_every_product(self):
+        x, w = draw(4, 64, dtype=torch.bfloat16), draw(32, 64, seed=1, dtype=torch.bfloat16)
+        b = ops.quantize(w)
+        try:
+            for kind, key in (("batch_invariant", "repro=batch_invariant"), ("any", "repro=any")):
+                torch_ops.use_reproducibility(kind)
+                ops.hadamard_gemm(x, w)
+                ops.weight_gemm(x, *b)
+                ops.gemm(*ops.quantize(x), *b)
+                products = [row["problem"] for row in torch_ops.kernels()
+                            if "op=quantize" not in row["problem"]]
+                self.assertEqual(len(products), 3)
+                self.assertTrue(all(key in problem for problem in products), products)
+        finally:
+            torch_ops.use_reproducibility("run_to_run")
+
     def test_a_weight_alone_is_multiplied_by_what_x_is(self):
         w = ops.quantize(draw(96, 64, seed=3))
         values = reference.values(*(np.asarray(v) for v in (
@@ -265,6 +348,16 @@ echo '{{"problem":"p","layers":"problem 1","answer":"tuned"}}'""")
             ops.quantize(x, noise_tensor(), torch.tensor([1, 2]), **rounded)
         with self.assertRaisesRegex(TypeError, "float64"):
             ops.quantize(x.double())
+        with self.assertRaisesRegex(ValueError, "quantize_both gives both"):
+            ops.quantize(x, copies="both")
+        operands, d = (codes, scales, codes, scales), torch.zeros(16, 16, device=DEVICE).double()
+        for call in (lambda: ops.gemm(*operands, dtype=d.dtype),
+                     lambda: ops.gemm_add_(d, *operands),
+                     lambda: ops.hadamard_gemm(x, x, dtype=d.dtype),
+                     lambda: ops.weight_gemm(x.bfloat16(), codes, scales, dtype=d.dtype),
+                     lambda: ops.dequantize(codes, scales, dtype=d.dtype)):
+            with self.assertRaisesRegex(TypeError, "float64: float32, bfloat16 or float16"):
+                call()
 
 
 class Model(torch.nn.Module):
