@@ -69,6 +69,12 @@ def type_of(array, given=None):
     return _TYPES[name]
 
 
+def check_result(type):
+    """Refuses what is no type of results."""
+    if type not in _NAMES:
+        raise ValueError(f"type = {type!r}: results are in {', '.join(_NAMES)}; name one of them")
+
+
 def device_of(array):
     """"cpu", or "cuda:<n>"."""
     return str(array.device) if is_torch(array) and array.device.type != "cpu" else "cpu"

@@ -14,6 +14,12 @@ def _check_agree(a, b):
         raise ValueError(f"a is {a}, b is {b} as (batch, rows, k): batch and k must agree")
 
 
+def _check_mx(operand, what):
+    if not isinstance(operand, MX):
+        raise TypeError(f"{what} is a {type(operand).__name__}: an MX is taken, which "
+                        "Context.quantize gives")
+
+
 class MX:
     """An MXFP4 operand: `codes` and `scales` (arrays of bytes of the library whose array was
     quantised), [batch,] `rows` x `k` elements, and what they mean. Two operands of one product need
@@ -75,7 +81,11 @@ class Context:
         given = initialised("context_options")
         given.backend = ABI.value("BACKEND_", backend)
         given.device = device
+        known = {name for name, _ in given._fields_} - {"struct_size"}
         for name, value in options.items():
+            if name not in known:
+                raise TypeError(f"a context has no option '{name}'; {', '.join(sorted(known))} are "
+                                "taken")
             if name in ("jit", "miss_policy"):
                 value = ABI.value({"jit": "JIT_", "miss_policy": "MISS_"}[name], value)
             setattr(given, name, value.encode() if isinstance(value, str) else value)
@@ -217,6 +227,8 @@ class Context:
 
     def dequantize(self, mx, type="f32"):
         """The elements' values, still rotated: codes times 2^(scale - 127)."""
+        _check_mx(mx, "mx")
+        _arrays.check_result(type)
         plan = self.prepare(self.problem(
             op="dequantize", m=mx.rows, k=mx.k, batch=mx.batch, a_type="mxfp4", d_type=type,
             a_layout=mx._operand.layout, rotation=mx.rotation, signs=mx._operand.signs,
@@ -230,6 +242,8 @@ class Context:
     def gemm(self, a, b, *, type="f32", contract="exact", spread="any", alpha=1.0, a_type=None):
         """alpha A B^T, [[batch,] m, n]: A an MX, or an array in bf16 or f16 as it is (weight-only);
         B an MX."""
+        _check_mx(b, "b")
+        _arrays.check_result(type)
         weight_only = not isinstance(a, MX)
         if weight_only:
             a = _arrays.Given(a, "a", a_type)
@@ -263,6 +277,7 @@ class Context:
                       seed=0, stream_word=0, alpha=1.0):
         """alpha A B^T of arrays [[batch,] m, k] and [[batch,] n, k], both rotated and rounded to
         MXFP4 on the way."""
+        _arrays.check_result(type)
         a, b = _arrays.Given(a, "a", in_type), _arrays.Given(b, "b", in_type)
         batch, m, k, a_ld, a_stride = _arrays.matrix_of(a, "a")
         b_batch, n, b_k, b_ld, b_stride = _arrays.matrix_of(b, "b")

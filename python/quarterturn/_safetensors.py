@@ -111,6 +111,8 @@ def write_safetensors(path, tensors, metadata=None):
         raise ValueError("a tensor named '__metadata__' cannot be in a safetensors file; rename it")
     header, at = {}, 0
     for name, (dtype, shape, _) in tensors.items():
+        if dtype not in _SIZES:
+            raise ValueError(f"'{name}' is to be in {dtype}: {', '.join(_SIZES)} are known")
         size = _SIZES[dtype] * math.prod(shape)
         header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + size]}
         at += size

@@ -306,6 +306,8 @@ class Files(unittest.TestCase):
         for name in packed:
             with self.assertRaisesRegex(ValueError, "two tensors would be named 'a.weight_"):
                 formats.quantize_file(self.write("m", {**plain, name: packed[name]}), out)
+        with self.assertRaisesRegex(ValueError, "'a' is to be in float64: BOOL, U8"):
+            write_safetensors(out, {"a": ("float64", codes.shape, lambda: codes)})
         with self.assertRaisesRegex(ValueError, "named '__metadata__'"):
             write_safetensors(out, {"__metadata__": ("U8", codes.shape, lambda: codes)})
         self.assertFalse(out.exists())

@@ -180,6 +180,21 @@ class PackageTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "one of .*sr16"):
             self.context.quantize(self.x, rounding="up")
 
+    def test_what_is_no_type_operand_or_option_is_named(self):
+        mx = self.context.quantize(self.x)
+        for call in (lambda kind: self.context.gemm(mx, mx, type=kind),
+                     lambda kind: self.context.dequantize(mx, type=kind),
+                     lambda kind: self.context.hadamard_gemm(self.x, self.x, type=kind)):
+            for kind in ("F32", "float64", np.float64, 1):
+                with self.assertRaisesRegex(ValueError, "results are in f32, f16, bf16"):
+                    call(kind)
+        for call in (lambda: self.context.gemm(mx, self.x),
+                     lambda: self.context.dequantize(self.x)):
+            with self.assertRaisesRegex(TypeError, "is a ndarray: an MX is taken"):
+                call()
+        with self.assertRaisesRegex(TypeError, "no option 'thread'; .*threads"):
+            quarterturn.Context(thread=2)
+
     def test_explain_and_stats_answer(self):
         problem = self.context.problem(op="hadamard_gemm", m=(1, 16), n=64, k=128, a_type="f32",
                                        b_type="f32", d_type="f32", rotation=32)
