@@ -8,6 +8,7 @@
 #include <mutex>
 #include <set>
 #include <thread>
+#include <utility>
 
 namespace quarterturn::sqlite {
 namespace {
@@ -16,6 +17,9 @@ constexpr auto kPatience = std::chrono::seconds(2);
 
 // How deep in uses this thread is.
 thread_local int depth = 0;
+// Whether this thread holds the gate's mutex over a fork. Its own, as forks of several threads
+// overlap: the C library runs their handlers side by side.
+thread_local bool holds = false;
 
 // The mutex is held over the fork itself, so that no use begins meanwhile.
 class Gate {
@@ -55,10 +59,9 @@ class Gate {
   Gate() = default;
 
   void before() {
-    holding_ = false;
     if (is_lost()) return;
     mutex_.lock();
-    holding_ = true;
+    holds = true;
     const int own = depth > 0 ? 1 : 0;
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
     while (uses_ > own && std::chrono::steady_clock::now() < deadline)
@@ -68,10 +71,10 @@ class Gate {
       for (auto* file : files_) file->close_for_fork();
   }
   void in_parent() {
-    if (holding_) mutex_.unlock();
+    if (std::exchange(holds, false)) mutex_.unlock();
   }
   void in_child() {
-    if (!holding_) return;
+    if (!std::exchange(holds, false)) return;
     process_ = getpid();
     lost_ = !quiet_;
     mutex_.unlock();
@@ -80,7 +83,6 @@ class Gate {
   std::mutex mutex_;
   std::atomic<int> uses_{0};
   std::set<ClosedByFork*> files_;
-  bool holding_ = false;
   bool quiet_ = false;
   bool lost_ = false;
   pid_t process_ = getpid();

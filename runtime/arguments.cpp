@@ -145,7 +145,13 @@ Status bind_packed(const qturn_operand& given, const Slot& slot, Which which, st
                               "one batch entry");
         !s.ok())
       return s;
-    bytes.codes += (batch - 1) * given.batch_stride * bits_per_element(slot.layout) / 8;
+    const auto bits = given.batch_stride * bits_per_element(slot.layout);
+    if (given.batch_stride != t.batch_stride && bits % (plain ? 8 : 128) != 0)
+      return invalid(fmt::format("{}.batch_stride = {}: {}", slot_name(which), given.batch_stride,
+                                 plain
+                                     ? "two codes share a byte, so it must be even"
+                                     : "entries of this layout lie a multiple of 16 bytes apart"));
+    bytes.codes += (batch - 1) * bits / 8;
     t.batch_stride = given.batch_stride;
   } else {
     bytes.codes *= batch;
@@ -388,9 +394,10 @@ Status take_place(const Problem& p, const qturn_args& given, const Sizes& s, Cal
   // A lone copy of X^T is the operand meant: its K is X's rows.
   const bool transposed = p.op == Op::quantize && p.copies == Copies::columns;
   const auto k = transposed ? s.m : s.k;
-  if (given.k_global != 0 && given.k_global < given.k0 + k)
-    return invalid(fmt::format("k_global = {} is less than k0 + {} = {}", given.k_global,
-                               transposed ? "m" : "k", given.k0 + k));
+  if (given.k_global != 0 && given.k0 > given.k_global - k)
+    return invalid(fmt::format(
+        "k_global = {} is less than k0 + {} = {}", given.k_global, transposed ? "m" : "k",
+        static_cast<std::uint64_t>(given.k0) + static_cast<std::uint64_t>(k)));
   out.args.row0 = given.row0;
   out.args.k0 = given.k0;
   out.args.k_global = given.k_global;

@@ -1,11 +1,11 @@
 #include "runtime/background.hpp"
 
-#include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
+#include <exception>
 #include <new>
-#include <system_error>
+
+#include "runtime/signals.hpp"
 
 namespace quarterturn {
 
@@ -33,16 +33,12 @@ bool BackgroundQueue::add(std::function<void()> job) {
   {
     const std::lock_guard lock(shared_->mutex);
     if (!thread_) {
-      sigset_t all, before;
-      sigfillset(&all);
-      pthread_sigmask(SIG_SETMASK, &all, &before);
+      const SignalsBlocked blocked;
       try {
         thread_ = std::make_unique<std::thread>([shared = shared_] { work(*shared); });
-      } catch (const std::system_error&) {
-        // Reported by the return value.
+      } catch (const std::exception&) {
+        return false;
       }
-      pthread_sigmask(SIG_SETMASK, &before, nullptr);
-      if (!thread_) return false;
     }
     shared_->jobs.push_back(std::move(job));
   }
@@ -78,7 +74,12 @@ void BackgroundQueue::work(Shared& shared) {
     }
     shared.busy = true;
     lock.unlock();
-    job();
+    try {
+      job();
+    } catch (...) {
+      // Nobody is there to be told, and its host goes on without what this was to bring.
+    }
+    job = nullptr;  // what it holds may call back
     lock.lock();
     shared.busy = false;
     shared.changed.notify_all();

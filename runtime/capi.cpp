@@ -174,10 +174,11 @@ void log_call(const qturn_plan& plan, const qt_args& args) {
 }
 
 Status run(const qturn_plan& plan, const qturn_args& args) {
-  if (args.struct_size < sizeof(qturn_args))
+  if (args.struct_size < sizeof(qturn_args) || args.struct_size > kMostStruct)
     return Status(
         Code::invalid_argument,
         fmt::format("args->struct_size = {}: set it by qturn_args_init", args.struct_size));
+  if (auto s = check_unknown(&args, "args", sizeof args, args.struct_size); !s.ok()) return s;
   const PreparedPlan& prepared = *plan.plan;
   const qturn_operand* b = &args.b;
   if (args.weight) {

@@ -209,7 +209,13 @@ std::map<std::string, std::string> Context::settings_for_child() const {
   return out;
 }
 
-Context::~Context() { flush_misses(); }
+Context::~Context() {
+  try {
+    flush_misses();
+  } catch (const std::exception&) {
+    // Misses are hints; a destructor has nobody to tell.
+  }
+}
 
 void Context::say(const std::vector<std::string>& notes) {
   for (const auto& note : notes) log_(LogLevel::warning, "{}", note);
@@ -443,6 +449,16 @@ Result<std::shared_ptr<PreparedPlan>> Context::prepare(const Problem& problem) {
   return out;
 }
 
+Result<std::shared_ptr<PreparedPlan>> Context::prepare_packing(const Problem& problem) {
+  if (auto status = supports(problem); !status.ok()) return status;
+  Status ignored;
+  const auto stored = stored_answer(*table(), problem, ignored);
+  auto served = stored ? Result<Served>(*stored) : default_answer(problem);
+  if (!served.ok()) return served.status();
+  return std::make_shared<PreparedPlan>(problem, served->match, std::move(served->place),
+                                        std::move(served->executable));
+}
+
 Result<Context::Served> Context::serve(const Problem& problem) {
   if (lock_) return serve_locked(problem);
   for (;;) {
@@ -471,6 +487,10 @@ Result<Context::Served> Context::serve_from(const LookupTable& table, const Prob
   }
   if (policy == "background")
     if (auto served = in_background(problem)) return *served;
+  return default_answer(problem);
+}
+
+Result<Context::Served> Context::default_answer(const Problem& problem) {
   auto built = build_heuristic(problem);
   Result<Served> out = built.ok() ? Result<Served>(Served{Match::heuristic, "", std::move(*built)})
                                   : reference(problem, built.status());

@@ -81,6 +81,9 @@ class Context {
   /// The best stored answer that compiles, else what the miss policy says, else the prebuilt
   /// kernel.
   Result<std::shared_ptr<PreparedPlan>> prepare(const Problem& problem);
+  /// Of what brings a weight into the layout of a plan that is served already: whatever the lock
+  /// file and the miss policy say, since every plan of it gives the same bits, and no miss.
+  Result<std::shared_ptr<PreparedPlan>> prepare_packing(const Problem& problem);
 
   struct Choice {
     Plan plan;
@@ -172,6 +175,7 @@ class Context {
   Result<std::shared_ptr<const Executable>> prebuilt(const Problem& problem) const;
   Result<Plan> locked_plan(const Problem& problem) const;
   Result<Served> serve_locked(const Problem& problem);
+  Result<Served> default_answer(const Problem& problem);
   /// Whether the default plan is had without compiling.
   bool is_at_hand(const Problem& problem, const Plan& plan);
   std::optional<Served> in_background(const Problem& problem);

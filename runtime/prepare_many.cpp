@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <thread>
 
 #include "generator/family.hpp"
 #include "runtime/cpu/features.hpp"
+#include "runtime/signals.hpp"
 
 namespace quarterturn {
 namespace {
@@ -35,13 +37,22 @@ std::vector<Result<std::shared_ptr<PreparedPlan>>> prepare_many(Context& context
   std::atomic<std::size_t> next{0};
   // What fails here fails again in prepare, which says why.
   const auto compile = [&] {
-    for (std::size_t i = next++; i < sources.size(); i = next++)
-      (void)context.backend().compile(sources[i]);
+    try {
+      for (std::size_t i = next++; i < sources.size(); i = next++)
+        (void)context.backend().compile(sources[i]);
+    } catch (const std::exception&) {
+    }
   };
   const auto cores = static_cast<std::size_t>(std::max<std::int64_t>(1, cpu::detect_cpu().cores));
   {
     std::vector<std::jthread> threads;
-    for (std::size_t i = 1; i < std::min(cores, sources.size()); ++i) threads.emplace_back(compile);
+    try {
+      const SignalsBlocked blocked;
+      for (std::size_t i = 1; i < std::min(cores, sources.size()); ++i)
+        threads.emplace_back(compile);
+    } catch (const std::exception&) {
+      // A limit on threads or memory: the ones that exist will do.
+    }
     compile();
   }
   std::vector<Result<std::shared_ptr<PreparedPlan>>> out;

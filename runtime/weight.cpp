@@ -209,7 +209,7 @@ Problem Weight::packing_problem(DType source_type, Layout to) const {
 
 Status Weight::fill(const Problem& step, const qturn_operand& source, const qturn_operand& to,
                     void* stream) const {
-  auto plan = context_->prepare(step);
+  auto plan = context_->prepare_packing(step);
   if (!plan.ok()) return plan.status();
   qturn_args args{};
   args.a = source;

@@ -2,7 +2,6 @@
 
 #include <linux/futex.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -10,7 +9,9 @@
 #include <algorithm>
 #include <chrono>
 #include <climits>
-#include <system_error>
+#include <exception>
+
+#include "runtime/signals.hpp"
 
 namespace quarterturn::cpu {
 namespace {
@@ -114,18 +115,15 @@ ThreadPool::ThreadPool(std::int64_t threads)
     munmap(memory, page);
   }
   workers_->reserve(static_cast<std::size_t>(std::max<std::int64_t>(threads, 1)));
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const SignalsBlocked blocked;
   try {
     for (std::int64_t i = 1; i < threads; ++i) {
       workers_->emplace_back([shared = shared_.get()] { work(*shared); });
       pthread_setname_np(workers_->back().native_handle(), "quarterturn");
     }
-  } catch (const std::system_error&) {
-    // A limit on threads: the ones that exist will do.
+  } catch (const std::exception&) {
+    // A limit on threads or memory: the ones that exist will do.
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 ThreadPool::~ThreadPool() {

@@ -1,6 +1,7 @@
 // Databases over forks: of processes whose threads are inside SQLite, or have files open.
 #include <doctest/doctest.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -69,6 +70,32 @@ TEST_CASE("fork.children made while other threads write read and write at once")
   for (auto& writer : writers) writer.join();
   CHECK(db->info()->trials == written + kChildren);
   CHECK(db->check()->empty());
+}
+
+TEST_CASE("fork.threads that fork at once do not wait for ever") {
+  test::Folder folder;
+  auto db = Database::open(folder / "x.db");
+  REQUIRE(db.ok());
+  // In a child of its own: what hangs is ended there.
+  CHECK(test::Child([&]() -> std::string {
+          alarm(60);
+          std::atomic<int> lost{0};
+          std::vector<std::thread> threads;
+          for (int t = 0; t < 4; ++t)
+            threads.emplace_back([&, t] {
+              for (int i = 0; i < 50; ++i) {
+                const pid_t pid = fork();
+                if (pid == 0) _exit(i % 10 == 0 && !db->add_trial(test::trial(100 * t + i)).ok());
+                int status = 0;
+                waitpid(pid, &status, 0);
+                lost += status != 0;
+              }
+            });
+          for (auto& thread : threads) thread.join();
+          CHILD_CHECK(lost == 0);
+          return {};
+        }).wait() == "");
+  CHECK(db->info()->trials == 4 * 5);
 }
 
 TEST_CASE("fork.what is said of a file is not said again when it is opened again") {

@@ -143,15 +143,16 @@ class Device {
   }
 
   /// Enqueues one call of a variant.
+  /// As on a chip of so many units; 0: of this one's.
   void run(const Family& family, const Problem& problem, const Variant& variant,
-           const qt_args& args) {
+           const qt_args& args, std::int64_t units = 0) {
     rotate_schedule();
-    run_as_scheduled(family, problem, variant, args);
+    run_as_scheduled(family, problem, variant, args, units);
   }
   void run_as_scheduled(const Family& family, const Problem& problem, const Variant& variant,
-                        const qt_args& args) {
-    require(kernel(family, problem, variant)
-                .launch(family.launch(problem, variant, args, units_), args, stream_));
+                        const qt_args& args, std::int64_t units = 0) {
+    const auto launch = family.launch(problem, variant, args, units > 0 ? units : units_);
+    require(kernel(family, problem, variant).launch(launch, args, stream_));
   }
 
  private:

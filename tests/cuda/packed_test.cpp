@@ -19,9 +19,11 @@ Problem weight_only_problem(const Family& family, const Call& c, std::int64_t mo
   return p;
 }
 
-// Activations of any stride and alignment, infinity among them, 0xff behind every row.
-void check_weight_only(Device* device, const Family& family, const Problem& p, const Call& c,
-                       std::int64_t ld, std::int64_t offset, std::uint32_t seed) {
+// Activations of any stride and alignment, infinity among them, 0xff behind every row. On few units
+// a block's work goes round its ring of stages.
+void check_weight_only(Device* device, const Family& family, const Problem& p, const Variant& v,
+                       const Call& c, std::int64_t ld, std::int64_t offset, std::int64_t units,
+                       std::uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
   DenseRows a{c.m, c.k, std::vector<float>(static_cast<std::size_t>(c.m * c.k))};
@@ -49,7 +51,6 @@ void check_weight_only(Device* device, const Family& family, const Problem& p, c
       put_float(c.d_type, &old[static_cast<std::size_t>((i * d_ld + j) * size)], normal(random));
   for (std::int64_t j = 0; j < c.n; ++j)
     put_float(c.d_type, &bias[static_cast<std::size_t>(j * size)], normal(random));
-  const auto v = family.default_variant(p, device->target());
   const auto b_layout = family.b_layout(p, v);
   const DeviceOperand b_device(*device, b, b_layout);
   Memory a_device(*device, view), d(*device, old), bias_device(*device, bias),
@@ -68,7 +69,7 @@ void check_weight_only(Device* device, const Family& family, const Problem& p, c
   args.bias = bias_device.data();
   args.workspace = workspace.data();
   args.workspace_bytes = workspace.bytes();
-  device->run(family, p, v, args);
+  device->run(family, p, v, args, units);
   const auto outcome =
       check_product(a, b, tensor_core_of(v),
                     {c.m, c.n, c.d_type, d_ld, args.alpha, args.beta, adds ? &old : nullptr,
@@ -96,13 +97,31 @@ const Call kSmallWeightOnlyCalls[] = {
     {129, 1, 96, DType::f32, Accumulate::accumulate},
     {16, 72, 928, DType::bf16, Accumulate::accumulate, Bias::per_column, Data::forward, 3},
     {40, 130, 672, DType::f16, Accumulate::overwrite, Bias::none, Data::forward, 5},
+    {24, 60, 2080},
 };
+
+/// Of the legal ones that take most K a stage: copies run ahead of products by the least.
+Variant fewest_stages(const Family& family, const Problem& p, const Target& t, const Variant& v) {
+  for (const std::int64_t stages : {3, 4, 5, 6})
+    for (const std::int64_t rounds : {2, 1}) {
+      auto other = v;
+      other.values["stages"] = stages;
+      other.values["rounds"] = rounds;
+      if (family.illegal(p, t, other).empty()) return other;
+    }
+  return v;
+}
 
 void check_weight_only_calls(const Family& family) {
   Device* device = device_or_skip();
   if (!device) return;
   const bool few = family.name() == "cuda_gemm_packed_bf16";
-  std::vector<std::pair<Problem, Call>> cases;
+  struct Case {
+    Problem p;
+    Variant v, other;
+    Call c;
+  };
+  std::vector<Case> cases;
   std::vector<std::pair<Source, std::string>> sources;
   for (const Call& c :
        device->simulated() ? std::span<const Call>(kSmallWeightOnlyCalls) : kWeightOnlyCalls) {
@@ -113,18 +132,21 @@ void check_weight_only_calls(const Family& family) {
       return;
     }
     const auto v = family.default_variant(p, device->target());
-    cases.emplace_back(p, c);
-    sources.emplace_back(family.emit(p, device->target(), v), v.text());
+    cases.push_back({p, v, few ? fewest_stages(family, p, device->target(), v) : v, c});
+    for (const auto& one : {v, cases.back().other})
+      sources.emplace_back(family.emit(p, device->target(), one), one.text());
   }
   compile_all(*device, sources);
   std::uint32_t seed = 1;
-  for (const auto& [p, c] : cases) {
-    check_weight_only(device, family, p, c, c.k, 0, ++seed);
-    // Rows apart and still aligned, or at odd places.
-    if (seed % 4 == 0)
-      check_weight_only(device, family, p, c, c.k + 24, 8, ++seed);
+  for (const auto& [p, v, other, c] : cases) {
+    check_weight_only(device, family, p, v, c, c.k, 0, 0, ++seed);
+    // Rows apart and still aligned, at pairs of elements, or at odd places.
+    if (seed % 6 == 0)
+      check_weight_only(device, family, p, other, c, c.k + 24, 8, 1, ++seed);
+    else if (seed % 6 == 2)
+      check_weight_only(device, family, p, other, c, c.k + 6, 2, 2, ++seed);
     else
-      check_weight_only(device, family, p, c, c.k + 3, 1, ++seed);
+      check_weight_only(device, family, p, other, c, c.k + 3, 1, 1, ++seed);
   }
 }
 

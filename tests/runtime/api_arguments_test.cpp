@@ -48,6 +48,40 @@ void* moved(void* pointer, int bytes) { return static_cast<char*>(pointer) + byt
 
 }  // namespace
 
+TEST_CASE("qturn_run.places and strides that do not fit are named") {
+  Fixture f;
+  qturn_problem p;
+  qturn_problem_init(&p);
+  p.op = QTURN_OP_DEQUANTIZE;
+  p.m = {8, 8};
+  p.k = {64, 64};
+  p.batch = {2, 2};
+  p.a_type = QTURN_MXFP4;
+  p.a_layout = QTURN_LAYOUT_PLAIN;
+  p.d_type = QTURN_F32;
+  p.rotation = 0;
+  const auto plan = prepare(f.context, p);
+  std::vector<unsigned char> codes(1024), scales(64, 127);
+  std::vector<float> d(2 * 8 * 64);
+  qturn_args args;
+  qturn_args_init(&args);
+  REQUIRE(qturn_plan_operand(plan.get(), QTURN_OPERAND_A, &args.a) == QTURN_OK);
+  REQUIRE(qturn_plan_operand(plan.get(), QTURN_OPERAND_D, &args.d) == QTURN_OK);
+  args.m = 8;
+  args.a.data = codes.data();
+  args.a.scales = scales.data();
+  args.d.data = d.data();
+  args.a.batch_stride = 8 * 64 + 2;
+  CHECK_MESSAGE(qturn_run(plan.get(), &args) == QTURN_OK, qturn_last_error());
+  args.a.batch_stride = 8 * 64 + 1;
+  CHECK(qturn_run(plan.get(), &args) == QTURN_INVALID_ARGUMENT);
+  CHECK(std::string(qturn_last_error()).find("a.batch_stride = 513") != std::string::npos);
+  f.refused(QTURN_INVALID_ARGUMENT, "k_global = 64 is less than k0", [](auto& x) {
+    x.k0 = std::numeric_limits<int64_t>::max() - 31;
+    x.k_global = 64;
+  });
+}
+
 TEST_CASE("qturn_run.each bad argument is named") {
   Fixture f;
   auto run = f.good();
@@ -247,6 +281,15 @@ TEST_CASE("qturn_*_init.NULL is taken, and structs of older headers too") {
   CHECK(qturn_supports(f.context.get(), &newer.old) == QTURN_OK);
   newer.added[2] = 1;
   CHECK(qturn_supports(f.context.get(), &newer.old) == QTURN_NOT_SUPPORTED);
+  auto run = f.good();
+  struct NewerArgs {
+    qturn_args old;
+    int64_t added[2];
+  } more{run.args, {}};
+  more.old.struct_size = sizeof more;
+  CHECK(qturn_run(f.plan.get(), &more.old) == QTURN_OK);
+  more.added[1] = 1;
+  CHECK(qturn_run(f.plan.get(), &more.old) == QTURN_NOT_SUPPORTED);
   qturn_stats stats{};
   CHECK(qturn_get_stats(f.context.get(), &stats) == QTURN_INVALID_ARGUMENT);
   stats.struct_size = sizeof stats;

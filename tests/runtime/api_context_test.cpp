@@ -13,21 +13,6 @@ using quarterturn::test::TemporaryFolder;
 
 namespace {
 
-class Variable {
- public:
-  Variable(const char* name, const std::string& value) : name_(name) {
-    if (const char* before = getenv(name)) before_ = before;
-    setenv(name, value.c_str(), 1);
-  }
-  ~Variable() { before_.empty() ? unsetenv(name_) : setenv(name_, before_.c_str(), 1); }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-
- private:
-  const char* name_;
-  std::string before_;
-};
-
 int32_t match_of(const Plan& plan) {
   int32_t match = -1;
   REQUIRE(qturn_plan_match(plan.get(), &match) == QTURN_OK);

@@ -45,6 +45,32 @@ TEST_CASE("qturn_weight.equals quantising B in every run") {
   CHECK(qturn_weight_bytes(each_time.get(), &bytes) == QTURN_NOT_SUPPORTED);
 }
 
+TEST_CASE("qturn_weight.is made where its plan alone has an answer") {
+  Options options;
+  const auto problem = linear(16, 40, 128, QTURN_MXFP4);
+  std::string told(1 << 16, 0);
+  {
+    const auto anybody = make_context(options);
+    std::size_t needed = 0;
+    REQUIRE(qturn_explain(anybody.get(), &problem, told.data(), told.size(), &needed) == QTURN_OK);
+  }
+  const auto between = [&](const std::string& from) {
+    const auto at = told.find(from) + from.size();
+    return told.substr(at, told.find('"', at) - at);
+  };
+  const auto pinned = between("\"problem\":\"") + " -> " + between("\"plan\":\"") + "\n";
+  const Variable pins("QTURN_PINS", options.folder.write("pins", pinned));
+  options.c.miss_policy = QTURN_MISS_ERROR;
+  const auto context = make_context(options);
+  const auto plan = prepare(context, problem);
+  const auto a = values(9 * 128, 1), b = values(40 * 128, 2);
+  const auto weight = pack(plan, f32(b));
+  const Options free;
+  const auto other = make_context(free);
+  const auto same = prepare(other, problem);
+  CHECK(product(plan, 9, 40, a, weight) == product(same, 9, 40, a, pack(same, f32(b))));
+}
+
 TEST_CASE("qturn_weight.is refreshed in place") {
   const Options options;
   const auto context = make_context(options);
