@@ -256,6 +256,7 @@ def quantize_file(source, target, rotation=0, scale_rule="rceil", choose=None, c
         return context.quantize(np.array(file.read(name)), rotation=g, scale_rule=scale_rule,
                                 type=_HIGH[dtype])
 
+    @np.errstate(all="ignore")  # of what has infinities or NaN it is no number
     def error(name, mx):
         dtype, shape = file.tensors[name]
         x = np.array(file.read(name))

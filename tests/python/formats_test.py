@@ -356,10 +356,12 @@ class Files(unittest.TestCase):
             self.assertEqual(list(self.folder.iterdir()), [path])
 
     def test_the_report_is_json_where_an_error_is_no_number(self):
-        path = self.write("m", {"a.weight": np.full((32, 64), np.nan, np.float32)})
-        code, told, _ = self.command("quantize", path, self.folder / "out", "--json")
-        self.assertEqual((code, json.loads(told, parse_constant=self.fail)),
-                         (0, {"name": "a.weight", "error": None, "error_unrotated": None}))
+        for number, value in enumerate((np.nan, np.inf, 3e38)):
+            path = self.write("m", {"a.weight": np.full((32, 64), value, np.float32)})
+            code, told, error = self.command("quantize", path, self.folder / str(number), "--json")
+            self.assertEqual((code, json.loads(told, parse_constant=self.fail)),
+                             (0, {"name": "a.weight", "error": None, "error_unrotated": None}))
+            self.assertNotIn("Warning", error)
 
     def test_a_failed_writing_leaves_nothing(self):
         def fail():
