@@ -397,8 +397,10 @@ def _gemm_fake(a, a_scales, b, b_scales, bias=None, *, rotation=0, dtype=None, r
 
 
 def _bias_gradient(ctx, at, dy):
-    """db, where the input at this place is a bias that has one; `ctx.bias` is its type."""
-    return dy.sum(0, dtype=torch.float32).to(ctx.bias) if ctx.needs_input_grad[at] else None
+    """db, where the input at this place is a bias, of type `ctx.bias`, that has one."""
+    if ctx.bias is None or not ctx.needs_input_grad[at]:
+        return None
+    return dy.sum(0, dtype=torch.float32).to(ctx.bias)
 
 
 def _gemm_context(ctx, inputs, keyword_only_inputs, output):

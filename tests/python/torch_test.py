@@ -266,7 +266,9 @@ class Ops(unittest.TestCase):
             y.backward(dy)
             torch.testing.assert_close(x.grad, (0.5 * dy @ values).to(dtype), rtol=1e-2, atol=1e-2)
             torch.testing.assert_close(bias.grad, dy.sum(0))
-            bias.grad = None
+            whole, x.grad, bias.grad = x.grad, None, None
+            ops.weight_gemm(x, *w, dtype=torch.float32, alpha=0.5).backward(dy)
+            self.assertTrue(torch.equal(x.grad, whole))
             ops.gemm(*ops.quantize(x.detach()), *w, bias, dtype=torch.float32).backward(dy)
             torch.testing.assert_close(bias.grad, dy.sum(0))
         opcheck(ops.weight_gemm.default, (x, *w, bias))
