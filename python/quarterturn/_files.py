@@ -127,7 +127,7 @@ def main(argv=None):
             print(json.dumps({"tensors": count}) if given.json else
                   f"{count} tensors in {given.to}'s form")
     except (ValueError, TypeError, OSError, Error) as error:
-        print(f"qturn: {error}", file=sys.stderr)
+        print("qturn:", *str(error).split(), file=sys.stderr)  # names may hold line feeds
         return 1
     except KeyboardInterrupt:
         print("qturn: interrupted", file=sys.stderr)

@@ -331,7 +331,8 @@ class Files(unittest.TestCase):
                   for text in ("[]", "5", '"x"', "{", deep)]
         cases += [(good, {"quarterturn.gguf": text}, "gguf", "metadata quarterturn.gguf")
                   for text in ("-1:", "5:", f"{1 << 70}:", "x", "1:?", "0:AAAA")]
-        cases += [({"x_blocks": codes[0, :5], "x_scales": scales}, {}, "gguf", "'x_blocks' is"),
+        cases += [({**good, "a\nb": codes}, {}, "gguf", "'a b' is"),
+                  ({"x_blocks": codes[0, :5], "x_scales": scales}, {}, "gguf", "'x_blocks' is"),
                   ({"x_blocks": codes.reshape(32, 6, 8), "x_scales": scales}, {}, "gguf",
                    "'x_blocks' is")]
         for arrays, metadata, to, part in cases:
