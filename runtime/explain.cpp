@@ -9,6 +9,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Bytes of paths that are no UTF-8 are shown as U+FFFD.
+std::string text_of(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 // What every family says to one step: the chosen one its variant, the others their reasons.
 Json step_json(const Problem& problem, const Target& target, const Plan& plan, const Step& step) {
   const Problem part = step_problem(problem, target, plan, step.kind);
@@ -80,7 +85,7 @@ std::string Context::explain(const Problem& problem) {
   if (auto status = validate(problem); !status.ok()) {
     out["supported"] = false;
     out["reason"] = status.message();
-    return out.dump();
+    return text_of(out);
   }
   Json stored = Json::array();
   const auto table = this->table();
@@ -121,7 +126,7 @@ std::string Context::explain(const Problem& problem) {
     out["proof"] = proof_json(*proofs_, choice->plan);
   }
   out["stored"] = std::move(stored);
-  return out.dump();
+  return text_of(out);
 }
 
 }  // namespace quarterturn

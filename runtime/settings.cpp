@@ -176,7 +176,8 @@ void Settings::read_file(const std::string& path, SettingOrigin origin) {
   struct stat state {};
   if (path.empty() || ::stat(path.c_str(), &state) != 0) return;
   // It may name a compiler to run, so it must be as trustworthy as the program itself.
-  if ((state.st_mode & (S_IWGRP | S_IWOTH)) != 0 || (state.st_uid != 0 && state.st_uid != ::geteuid())) {
+  if ((state.st_mode & (S_IWGRP | S_IWOTH)) != 0 ||
+      (state.st_uid != 0 && state.st_uid != ::geteuid())) {
     problems_.push_back(fmt::format(
         "{} is not read: it must belong to you or to root and be writable by nobody else", path));
     return;
