@@ -14,6 +14,9 @@ ranges of token counts (see _calls.token_range), so a new count seldom prepares 
 a traced graph. Operators run on PyTorch's current stream; outputs and workspace are PyTorch's
 memory. On CUDA, prepare before capturing: one call of each shape outside of the graph.
 
+hadamard_gemm and weight_gemm are differentiable; `gemm`, a product of codes, is not, nor in its
+bias: add one to the result where it is trained.
+
 What a call costs the host beside the kernel is told by bench/operators.py.
 
 `noise` is a tensor made by `noise(seed=..., step=..., ...)`; `place` is a CPU tensor of int64 of
@@ -396,22 +399,6 @@ def _gemm_fake(a, a_scales, b, b_scales, bias=None, *, rotation=0, dtype=None, r
     return a.new_empty((a.shape[0], b.shape[0]), dtype=dtype or torch.bfloat16)
 
 
-def _bias_gradient(ctx, at, dy):
-    """db, where the input at this place is a bias, of type `ctx.bias`, that has one."""
-    if ctx.bias is None or not ctx.needs_input_grad[at]:
-        return None
-    return dy.sum(0, dtype=torch.float32).to(ctx.bias)
-
-
-def _gemm_context(ctx, inputs, keyword_only_inputs, output):
-    bias = inputs[4]
-    ctx.bias = None if bias is None else bias.dtype
-
-
-def _gemm_backward(ctx, dy):
-    return None, None, None, None, _bias_gradient(ctx, 4, dy)
-
-
 def gemm_add_(d, a, a_scales, b, b_scales, *, rotation=0, role="wgrad", scale_rule="rceil",
               contract="exact", spread="any", alpha=1.0, beta=1.0):
     _gemm_call(d, d.dtype, a, a_scales, b, b_scales, None, rotation, role, scale_rule, contract,
@@ -497,11 +484,13 @@ def _weight_gemm_context(ctx, inputs, keyword_only_inputs, output):
 
 def _weight_gemm_backward(ctx, dy):
     """dX by the weight's values in dY's precision."""
-    dx = None
+    dx = db = None
     if ctx.needs_input_grad[0]:
         w = torch.ops.quarterturn.dequantize(*ctx.saved_tensors, dtype=dy.dtype)
         dx = (dy @ w * ctx.alpha).to(ctx.x)
-    return dx, None, None, _bias_gradient(ctx, 3, dy)
+    if ctx.bias is not None and ctx.needs_input_grad[3]:
+        db = dy.sum(0, dtype=torch.float32).to(ctx.bias)
+    return dx, None, None, db
 
 
 # ---- hadamard_gemm ----
@@ -624,7 +613,6 @@ for _name in ("quantize", "quantize_both", "dequantize", "gemm_add_"):
 register("weight_gemm", weight_gemm, _weight_gemm_fake)
 register("hadamard_gemm", hadamard_gemm, _hadamard_gemm_fake)
 for _name, _kernel, _backward, _context in (
-        ("gemm", gemm, _gemm_backward, _gemm_context),
         ("weight_gemm", weight_gemm, _weight_gemm_backward, _weight_gemm_context),
         ("hadamard_gemm", hadamard_gemm, _hadamard_gemm_backward, _hadamard_gemm_context)):
     torch.library.register_autograd(f"quarterturn::{_name}", _backward, setup_context=_context,

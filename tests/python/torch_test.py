@@ -255,7 +255,7 @@ class Ops(unittest.TestCase):
         self.assertTrue(torch.equal(d, inferred))
         self.assertGreater(d._version, before + 1)
 
-    def test_products_of_codes_are_differentiable_in_what_is_not_codes(self):
+    def test_a_product_with_a_weight_s_codes_is_differentiable(self):
         w = ops.quantize(draw(32, 64, seed=1))
         values = ops.dequantize(*w)
         for dtype in (torch.bfloat16, torch.float16):
@@ -269,10 +269,7 @@ class Ops(unittest.TestCase):
             whole, x.grad, bias.grad = x.grad, None, None
             ops.weight_gemm(x, *w, dtype=torch.float32, alpha=0.5).backward(dy)
             self.assertTrue(torch.equal(x.grad, whole))
-            ops.gemm(*ops.quantize(x.detach()), *w, bias, dtype=torch.float32).backward(dy)
-            torch.testing.assert_close(bias.grad, dy.sum(0))
         opcheck(ops.weight_gemm.default, (x, *w, bias))
-        opcheck(ops.gemm.default, (*w, *w, bias))
 
     def test_a_weight_by_ts34_takes_four_thirds(self):
         x, w = draw(40, 64, dtype=torch.bfloat16), draw(32, 64, seed=1)
