@@ -152,6 +152,11 @@ int export_file(const GlobalOptions& global, const std::string& to, bool winners
   if (!database.ok()) return fail(database.status());
   const auto trials = winners_only ? TrialRows::left_out : TrialRows::included;
   if (is_json(to) || to == "-") {
+    const auto own = database->info();
+    std::error_code ignored;
+    if (own.ok() && std::filesystem::equivalent(own->path, to, ignored))
+      return fail(Status(Code::invalid_argument,
+                         fmt::format("{} is the database itself; give another path", to)));
     const auto text = to_json(*database, trials);
     if (!text.ok()) return fail(text.status());
     if (to == "-")
