@@ -4,12 +4,11 @@
 #include <array>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <tuple>
 
+#include "cache/filesystem.hpp"
 #include "cache/interchange.hpp"
 #include "cache/publication.hpp"
 #include "runtime/version.hpp"
@@ -23,11 +22,24 @@
 namespace quarterturn {
 namespace {
 
+// What `qturn db export` or `publish` wrote, which names no file of its own.
+bool is_snapshot(const std::string& path) {
+  auto file = Database::open_snapshot(path, Verify::nothing);
+  if (!file.ok()) return false;
+  const auto info = file->info();
+  return info.ok() && info->uuid.empty();
+}
+
 Result<Database> open_database(const GlobalOptions& global, Access access) {
   auto sources = sources_of(global);
   if (!sources.ok()) return sources.status();
   auto locations = Settings::load(*sources).locations();
   if (!locations.ok()) return locations.status();
+  if (access == Access::read_write && is_snapshot(locations->database))
+    return Status(Code::read_only,
+                  fmt::format("{} is a snapshot, which readers hold for what its hash says; it is "
+                              "never changed: give the database that it was made from",
+                              locations->database));
   DatabaseOptions options;
   options.access = access;
   options.fallback = Fallback::none;
@@ -61,12 +73,29 @@ std::string text_of(const UpgradeCost& cost) {
   return out;
 }
 
-int print_info(const GlobalOptions& global) {
-  // A name that was typed wrongly must not become a fresh database.
+// A name that was typed wrongly must not become a fresh database.
+Status check_exists(const GlobalOptions& global) {
   std::error_code ignored;
-  if (!global.database.empty() && !std::filesystem::exists(global.database, ignored))
-    return fail(Status(Code::io_error, fmt::format("there is no file {}", global.database)));
-  auto database = open_database(global, Access::read_write);
+  if (global.database.empty() || std::filesystem::exists(global.database, ignored)) return {};
+  return Status(Code::io_error, fmt::format("there is no file {}", global.database));
+}
+
+// Looking changes nothing; only where nothing was given, and nothing is there yet, is a fresh one
+// made.
+Result<Database> open_to_look(const GlobalOptions& global) {
+  if (auto status = check_exists(global); !status.ok()) return status;
+  auto sources = sources_of(global);
+  if (!sources.ok()) return sources.status();
+  const auto locations = Settings::load(*sources).locations();
+  if (!locations.ok()) return locations.status();
+  if (is_snapshot(locations->database)) return Database::open_snapshot(locations->database);
+  std::error_code ignored;
+  const bool exists = std::filesystem::exists(locations->database, ignored);
+  return open_database(global, exists ? Access::read_only : Access::read_write);
+}
+
+int print_info(const GlobalOptions& global) {
+  auto database = open_to_look(global);
   if (!database.ok()) return fail(database.status());
   auto info = database->info();
   if (!info.ok()) return fail(info.status());
@@ -134,6 +163,7 @@ int merge_file(const GlobalOptions& global, const std::string& from) {
 }
 
 int decide_again(const GlobalOptions& global) {
+  if (auto status = check_exists(global); !status.ok()) return fail(status);
   auto database = open_database(global, Access::read_write);
   if (!database.ok()) return fail(database.status());
   const auto decided = redecide(*database);
@@ -175,13 +205,15 @@ int export_file(const GlobalOptions& global, const std::string& to, bool winners
 }
 
 int import_file(const GlobalOptions& global, const std::string& from, bool theirs) {
-  std::ifstream in(from, std::ios::binary);
-  if (!in) return fail(Status(Code::io_error, fmt::format("{} cannot be read", from)));
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  const auto text = read_whole_file(from);
+  if (!text.ok()) return fail(text.status());
+  const bool fresh = !check_exists(global).ok();
   auto database = open_database(global, Access::read_write);
   if (!database.ok()) return fail(database.status());
+  if (fresh)
+    std::fprintf(stderr, "qturn: %s was not there: a fresh database\n", global.database.c_str());
   const auto report =
-      import_json(*database, text, theirs ? Winners::take_theirs : Winners::keep_ours);
+      import_json(*database, *text, theirs ? Winners::take_theirs : Winners::keep_ours);
   if (!report.ok())
     return fail(
         Status(report.status().code(), fmt::format("{}: {}", from, report.status().message())));
@@ -197,7 +229,11 @@ int import_file(const GlobalOptions& global, const std::string& from, bool their
 int print_difference(const GlobalOptions& global, const std::string& other) {
   auto ours = open_database(global, Access::read_only);
   if (!ours.ok()) return fail(ours.status());
-  auto theirs = open_published(other);
+  // With a log somebody writes it: what is committed there counts.
+  std::error_code no_log;
+  const auto log_bytes = std::filesystem::file_size(other + "-wal", no_log);
+  const bool live = !no_log && log_bytes > 0;
+  auto theirs = live ? Result<Database>(Status(Code::busy, other)) : open_published(other);
   if (!theirs.ok()) {
     DatabaseOptions options;
     options.access = Access::read_only;
@@ -336,6 +372,7 @@ int prune_database(const GlobalOptions& global, const PruneWanted& wanted) {
                        "say what may go: --older-than DAYS, --most-bytes SIZE, --code-bytes SIZE"));
   Table table({"what", "before", "after", "dropped"});
   if (wanted.days > 0 || wanted.bytes > 0) {
+    if (auto status = check_exists(global); !status.ok()) return fail(status);
     auto database = open_database(global, Access::read_write);
     if (!database.ok()) return fail(database.status());
     PruneOptions options;
