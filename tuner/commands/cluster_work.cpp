@@ -141,7 +141,7 @@ int work_on(const Campaign& campaign, const GlobalOptions& global, const ShardOp
   const auto name = fmt::format("shard {}", number);
   CampaignWork work = work_of(campaign, options, shard_scratch(base, number), number, name);
   if (auto status = work.folder.make(); !status.ok()) return fail(status);
-  const auto lock = lock_scratch(work.scratch, kLockWait);
+  const auto lock = lock_scratch(work.scratch, kLockWait, is_interrupted);
   if (lock.status().code() == Code::busy)
     return fail(
         Status(Code::busy, fmt::format("somebody works on shard {} on this node already", number)));
@@ -171,7 +171,7 @@ struct OwnScratch {
 Result<OwnScratch> free_scratch(const std::string& base, std::size_t shards) {
   for (std::size_t i = 0; i < 1000; ++i) {
     auto path = worker_scratch(base, i);
-    auto lock = lock_scratch(path, std::chrono::milliseconds(0));
+    auto lock = lock_scratch(path, std::chrono::milliseconds(0), is_interrupted);
     if (lock.ok()) return OwnScratch{std::move(path), shards + i, std::move(*lock)};
     if (lock.status().code() != Code::busy) return lock.status();
   }
@@ -182,7 +182,7 @@ Result<OwnScratch> scratch_of(const std::string& base, const Campaign& campaign,
                               const std::vector<std::size_t>& shards) {
   if (shards.empty()) return free_scratch(base, campaign.shards);
   auto path = shard_scratch(base, shards.front());
-  auto lock = lock_scratch(path, kLockWait);
+  auto lock = lock_scratch(path, kLockWait, is_interrupted);
   if (!lock.ok()) return lock.status();
   return OwnScratch{std::move(path), shards.front(), std::move(*lock)};
 }
