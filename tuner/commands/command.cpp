@@ -162,6 +162,23 @@ Status use_simulated(const std::string& target, SettingSources& sources) {
                                     : "no library of QTURN_SIMULATORS has such a device"));
 }
 
+// Other processes are told settings as JSON, which has no other text.
+Status check_utf8(const std::map<std::string, std::string>& settings) {
+  using nlohmann::json;
+  for (const auto& [name, text] : settings) {
+    try {
+      (void)json(text).dump();
+    } catch (const json::exception&) {
+      return Status(
+          Code::invalid_argument,
+          fmt::format("the setting {}, {}, is not UTF-8 text; give names and paths that "
+                      "are (`qturn config` says where it comes from)",
+                      name, json(text).dump(-1, ' ', false, json::error_handler_t::replace)));
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<SettingSources> sources_of(const GlobalOptions& options) {
@@ -201,7 +218,10 @@ Result<std::shared_ptr<Context>> open_context(const GlobalOptions& options,
   ContextOptions context;
   context.sources = std::move(*sources);
   context.log = [](LogLevel, const char* message) { std::fprintf(stderr, "qturn: %s\n", message); };
-  return Context::create(std::move(context));
+  auto out = Context::create(std::move(context));
+  if (out.ok())
+    if (auto status = check_utf8((*out)->settings_for_child()); !status.ok()) return status;
+  return out;
 }
 
 Status write_file(const std::string& path, const std::string& text) {
