@@ -301,7 +301,7 @@ std::function<int()> register_plan(CLI::App& app) {
   command
       ->add_option("--problem-time-limit", options->search.problem_time_limit,
                    "Seconds for each problem (default: none)")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   command->add_option("--search", options->search.strategy, "learned or predicted")
       ->capture_default_str()
       ->check(CLI::IsMember({"learned", "predicted"}));

@@ -278,7 +278,7 @@ std::function<int()> register_cluster_work(CLI::App& app) {
       ->add_option("--lease", options->lease,
                    "Seconds after which others take what a worker holds that is not heard of")
       ->capture_default_str()
-      ->check(CLI::Range(1.0, 86400.0));
+      ->check(number_between(1.0, 86400.0));
   command->add_flag("--retry", options->retry,
                     "Of a store: lots that failed, or ended too many workers, are open again");
   command
@@ -295,14 +295,16 @@ std::function<int()> register_cluster_work(CLI::App& app) {
       ->check(CLI::IsMember({"compile", "tune", "copy"}));
   command->add_option("--scratch", options->scratch,
                       "A folder on the node's own disk (default: TMPDIR, else /tmp)");
-  command->add_option("--cores", options->cores,
-                      "Compilers at once (default: all cores that this process may use)");
+  command
+      ->add_option("--cores", options->cores,
+                   "Compilers at once (default: all cores that this process may use)")
+      ->check(whole_between(1, 4096));
   command->add_option("--interval", options->interval, "Seconds between copies")
       ->capture_default_str()
-      ->check(CLI::Range(0.1, 86400.0));
+      ->check(number_between(0.1, 86400.0));
   command->add_option("--patience", options->patience, "Seconds that a full disk is waited for")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 1e6));
+      ->check(number_between(0.0, 1e6));
   return [=] { return work(*global, *options); };
 }
 

@@ -344,6 +344,8 @@ int make_key(const GlobalOptions& global, const std::string& path) {
   return kExitOk;
 }
 
+constexpr double kMostDays = 36500;  // nanoseconds of more have no room in 64 bits
+
 struct PruneWanted {
   double days = 0;
   std::uint64_t bytes = 0, code_bytes = 0;
@@ -473,15 +475,18 @@ std::function<int()> register_db(CLI::App& app) {
   auto prune_wanted = std::make_shared<PruneWanted>();
   auto* pruned = sub("prune", "Drop what no stored answer rests on, by age or size");
   pruned->add_option("--older-than", prune_wanted->days, "Days: trials and quarantine before that")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number())
+      ->check(number_between(0, kMostDays));
   pruned
       ->add_option("--most-bytes", prune_wanted->bytes,
                    "The oldest trials, until the database needs no more than this (200M, 2G)")
-      ->transform(CLI::AsSizeValue(false));
+      ->transform(CLI::AsSizeValue(false))
+      ->transform(no_sign());
   pruned
       ->add_option("--code-bytes", prune_wanted->code_bytes,
                    "Compiled code that was used least recently, until no more than this is left")
-      ->transform(CLI::AsSizeValue(false));
+      ->transform(CLI::AsSizeValue(false))
+      ->transform(no_sign());
   pruned->add_flag("--dry-run", prune_wanted->dry_run, "Say what would go; change nothing");
   auto* recover = sub("recover", "Save what can be read of a damaged database");
   recover->add_option("DAMAGED", *path, "The damaged file; it is not changed")->required();
