@@ -105,6 +105,7 @@ TEST_CASE("counts below zero, without bound, and NaN are refused") {
            {"cluster", "submit", campaign, "--cpu-cores", "-1"},
            {"db", "prune", "--db", db, "--most-bytes", "-1"},
            {"db", "prune", "--db", db, "--code-bytes", "-1K"},
+           {"db", "prune", "--db", db, "--most-bytes", "9000000T"},
            {"db", "prune", "--db", db, "--older-than", "nan"},
            {"db", "prune", "--db", db, "--older-than", "1e9"},
            {"tune", "--shape", "4x96x128", "--time-limit", "nan"}}) {

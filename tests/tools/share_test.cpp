@@ -143,6 +143,29 @@ TEST_CASE("a database's name that was typed wrongly makes no fresh one") {
   CHECK(!std::filesystem::exists(none));
 }
 
+TEST_CASE("db prune --dry-run says of compiled code what goes then") {
+  Home home;
+  const auto code = home / "code";
+  home.set("QTURN_CODE_CACHE", code.string());
+  REQUIRE(home.run({"compile", "--shape", "4x96x128", "--threads", "2"}).code == 0);
+  std::size_t aged = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(code))
+    if (entry.is_regular_file() && entry.path().stem().string().size() == 64) {
+      std::filesystem::last_write_time(
+          entry, std::filesystem::file_time_type::clock::now() - std::chrono::hours(2));
+      ++aged;
+    }
+  REQUIRE(aged > 0);
+  const std::vector<std::string> prune{"db", "prune", "--code-bytes", "1", "--json"};
+  auto dry = prune;
+  dry.emplace_back("--dry-run");
+  const auto said = home.run(dry);
+  REQUIRE_MESSAGE(said.code == 0, said.err);
+  CHECK(said.lines().at(1).at("dropped") == aged);
+  CHECK(home.run(dry).out == said.out);
+  CHECK(home.run(prune).out == said.out);
+}
+
 TEST_CASE("db diff reads what another process has committed and not yet written back") {
   const Home home;
   const auto a = (home / "a.db").string(), b = (home / "b.db").string();

@@ -1,12 +1,16 @@
 // qturn db: what a tuning database holds, whether it is sound, and how it is merged and shared.
 #include <fmt/format.h>
+#include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <map>
 #include <optional>
 #include <tuple>
+#include <vector>
 
 #include "cache/filesystem.hpp"
 #include "cache/interchange.hpp"
@@ -352,6 +356,38 @@ struct PruneWanted {
   bool dry_run = false;
 };
 
+// What CodeStore::collect would leave, by its rule: nothing that was used of late goes.
+CodeStore::Usage left_by_collecting(const std::string& folder, const CodeStoreOptions& options) {
+  struct Entry {
+    std::time_t used = 0;
+    std::int64_t bytes = 0;
+  };
+  std::vector<Entry> entries;
+  std::error_code error;
+  using Walk = std::filesystem::recursive_directory_iterator;
+  for (Walk here(folder, error), end; !error && here != end; here.increment(error)) {
+    struct stat info {};
+    if (here.depth() != 1 || here->path().stem().string().size() != 64) continue;
+    if (lstat(here->path().c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
+    entries.push_back({info.st_mtime, info.st_blocks * 512});
+  }
+  std::sort(entries.begin(), entries.end(),
+            [](const Entry& a, const Entry& b) { return a.used < b.used; });
+  CodeStore::Usage out;
+  for (const auto& entry : entries) {
+    ++out.entries;
+    out.bytes += entry.bytes;
+  }
+  const auto now = std::time(nullptr);
+  for (const auto& entry : entries) {
+    if (out.bytes <= options.quota_bytes && out.entries <= options.quota_entries) break;
+    if (now - entry.used < options.in_use.count()) break;
+    --out.entries;
+    out.bytes -= entry.bytes;
+  }
+  return out;
+}
+
 // Compiled code that was used least recently, down to a size.
 Result<std::array<CodeStore::Usage, 2>> prune_code(const GlobalOptions& global,
                                                    const PruneWanted& wanted) {
@@ -361,11 +397,12 @@ Result<std::array<CodeStore::Usage, 2>> prune_code(const GlobalOptions& global,
   if (!locations.ok()) return locations.status();
   CodeStoreOptions options;
   options.fallback = StoreFallback::none;
-  if (wanted.code_bytes > 0) options.quota_bytes = static_cast<std::int64_t>(wanted.code_bytes);
+  options.quota_bytes = static_cast<std::int64_t>(wanted.code_bytes);
   auto store = CodeStore::open(locations->code_cache, options);
   if (!store.ok()) return store.status();
   const auto before = store->usage();
-  return std::array{before, wanted.code_bytes > 0 && !wanted.dry_run ? store->collect() : before};
+  return std::array{
+      before, wanted.dry_run ? left_by_collecting(store->folder(), options) : store->collect()};
 }
 
 int prune_database(const GlobalOptions& global, const PruneWanted& wanted) {
@@ -481,12 +518,14 @@ std::function<int()> register_db(CLI::App& app) {
       ->add_option("--most-bytes", prune_wanted->bytes,
                    "The oldest trials, until the database needs no more than this (200M, 2G)")
       ->transform(CLI::AsSizeValue(false))
-      ->transform(no_sign());
+      ->transform(no_sign())
+      ->check(whole_between(1, std::uint64_t{1} << 62));
   pruned
       ->add_option("--code-bytes", prune_wanted->code_bytes,
                    "Compiled code that was used least recently, until no more than this is left")
       ->transform(CLI::AsSizeValue(false))
-      ->transform(no_sign());
+      ->transform(no_sign())
+      ->check(whole_between(1, std::uint64_t{1} << 62));
   pruned->add_flag("--dry-run", prune_wanted->dry_run, "Say what would go; change nothing");
   auto* recover = sub("recover", "Save what can be read of a damaged database");
   recover->add_option("DAMAGED", *path, "The damaged file; it is not changed")->required();
