@@ -23,6 +23,38 @@ constexpr const char* drop_maps =
     "DROP TABLE temp.map_env; DROP TABLE temp.map_problem; DROP TABLE temp.map_variant; "
     "DROP TABLE temp.map_plan;";
 
+// A snapshot that replaces a file in use would be read with that file's log, and writers would go
+// on in a file without a name.
+Status check_replaceable(const std::string& path, const std::string& source) {
+  struct stat old {
+  }, own{};
+  const bool exists = stat(path.c_str(), &old) == 0;
+  if (exists && !source.empty() && stat(source.c_str(), &own) == 0 && old.st_dev == own.st_dev &&
+      old.st_ino == own.st_ino)
+    return Status(Code::invalid_argument,
+                  fmt::format("{} is the database itself, which a snapshot of it would destroy; "
+                              "give another path",
+                              path));
+  for (const char* suffix : {"-wal", "-journal"}) {
+    const std::string log = path + suffix;
+    struct stat info {};
+    if (lstat(log.c_str(), &info) == 0)
+      return Status(Code::invalid_argument,
+                    fmt::format("{} exists: {} is in use as a database, or was, and its log would "
+                                "be taken for the snapshot's; give another path",
+                                log, path));
+  }
+  if (!exists || !S_ISREG(old.st_mode)) return {};
+  auto there = Database::open_snapshot(path, Verify::nothing);
+  if (!there.ok()) return {};
+  const auto info = there->info();
+  if (!info.ok() || info->uuid.empty()) return {};
+  return Status(Code::invalid_argument,
+                fmt::format("{} is a tuning database, and no snapshot: it is not replaced; give "
+                            "another path, or add to it by `qturn db merge`",
+                            path));
+}
+
 Status sync_folder(const std::string& folder) {
   const int file = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (file < 0) return system_status(errno, fmt::format("open the folder {}", folder));
@@ -143,6 +175,11 @@ Result<Digest> Database::export_snapshot(const std::string& path, const Snapshot
                   fmt::format("\"{}\" is not a path a snapshot can be written to", path));
   const sqlite::Use use;
   if (!use.status().ok()) return use.status();
+  {
+    const std::lock_guard lock(state_->mutex);
+    const auto& source = state_->mode == DatabaseInfo::Mode::memory ? std::string() : state_->path;
+    if (auto free = check_replaceable(path, source); !free.ok()) return free;
+  }
   const std::string temporary = fmt::format("{}.{}.tmp", path, unique_name());
   const auto make = [&]() -> Result<Digest> {
     if (mknod(temporary.c_str(), S_IFREG | 0600, 0) != 0)

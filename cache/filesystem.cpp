@@ -1,5 +1,6 @@
 #include "cache/filesystem.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -11,7 +12,6 @@
 #include <climits>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <iterator>
 #include <vector>
 
@@ -141,12 +141,38 @@ Filesystem filesystem_of(const std::string& path) {
     return classify(magic, {});
   std::string type;
   if (char* real = realpath(existing.c_str(), nullptr); real != nullptr) {
-    std::ifstream file("/proc/self/mountinfo");
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
-    type = mount_type(text, real);
+    if (const auto table = read_whole_file("/proc/self/mountinfo"); table.ok())
+      type = mount_type(*table, real);
     std::free(real);
   }
   return classify(magic, type);
+}
+
+Result<std::string> read_to_end(int file, const std::string& name) {
+  struct stat info {};
+  if (fstat(file, &info) != 0) return system_status(errno, fmt::format("read {}", name));
+  if (S_ISDIR(info.st_mode))
+    return Status(Code::io_error,
+                  fmt::format("cannot read {}: it is a folder, and a file is wanted", name));
+  std::string out;
+  std::vector<char> bytes(1 << 16);
+  while (true) {
+    const auto n = ::read(file, bytes.data(), bytes.size());
+    if (n > 0) out.append(bytes.data(), static_cast<std::size_t>(n));
+    if (n == 0) return out;
+    if (n < 0 && errno != EINTR) return system_status(errno, fmt::format("read {}", name));
+  }
+}
+
+Result<std::string> read_whole_file(const std::string& path) {
+  int file = -1;
+  do {
+    file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  } while (file < 0 && errno == EINTR);
+  if (file < 0) return system_status(errno, fmt::format("read {}", path));
+  auto out = read_to_end(file, path);
+  close(file);
+  return out;
 }
 
 Status make_folder(const std::string& path) {

@@ -31,6 +31,11 @@ std::string mount_type(std::string_view mountinfo, std::string_view path);
 /// Of an existing path, or of the nearest folder above it that exists.
 Filesystem filesystem_of(const std::string& path);
 
+/// The bytes of a file. A folder, and a file that cannot be read to its end, give a status.
+Result<std::string> read_whole_file(const std::string& path);
+/// What is left of an open file; `name` is what messages call it.
+Result<std::string> read_to_end(int file, const std::string& name);
+
 /// Creates a folder and those above it with mode 0700; ok when it exists already.
 Status make_folder(const std::string& path);
 

@@ -8,8 +8,6 @@
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -188,9 +186,9 @@ Result<Manifest> read_manifest(const std::string& folder) {
     return Status(Code::miss,
                   fmt::format("{} is no publication: it has no {} file", folder, kManifest));
   if (bytes > kMostManifestBytes) return damaged(folder, "is too long for a manifest");
-  std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  const auto json = OrderedJson::parse(text, nullptr, false);
+  const auto text = read_whole_file(path);
+  if (!text.ok()) return text.status();
+  const auto json = OrderedJson::parse(*text, nullptr, false);
   try {
     if (json.is_discarded()) return damaged(folder, "is not JSON");
     const auto version = whole(json, "quarterturn_publication");

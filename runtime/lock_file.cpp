@@ -3,10 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "cache/filesystem.hpp"
 #include "generator/source.hpp"
 
 namespace quarterturn {
@@ -109,11 +108,11 @@ Result<LockFile> parse_lock(std::string_view text, const std::string& name) {
 }
 
 Result<LockFile> read_lock(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (!in.is_open() || in.bad())
-    return Status(Code::io_error, fmt::format("the lock file {} cannot be read", path));
-  return parse_lock(text, path);
+  const auto text = read_whole_file(path);
+  if (!text.ok())
+    return Status(text.status().code(), fmt::format("the lock file {} cannot be read: {}", path,
+                                                    text.status().message()));
+  return parse_lock(*text, path);
 }
 
 }  // namespace quarterturn

@@ -9,8 +9,6 @@
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "cache/filesystem.hpp"
@@ -242,9 +240,9 @@ Result<std::vector<SeenHeartbeat>> CampaignFolder::heartbeats() const {
     if (stat(file.path.c_str(), &info) != 0 ||
         static_cast<std::uintmax_t>(info.st_size) > kMostHeartbeatBytes)
       continue;
-    std::ifstream in(file.path, std::ios::binary);
-    const std::string text{std::istreambuf_iterator<char>(in), {}};
-    auto heartbeat = parse_heartbeat(text);
+    const auto text = read_whole_file(file.path);
+    if (!text.ok()) continue;
+    auto heartbeat = parse_heartbeat(*text);
     if (!heartbeat.ok()) continue;
     const double written = seconds_of(info.st_mtim);
     out.push_back({std::move(*heartbeat), std::max(0.0, now - written), 0});

@@ -140,7 +140,8 @@ void Fleet::start(Child& child) {
 }
 
 bool Fleet::send(Child& child, const Json& line) {
-  return child.to >= 0 && write_all(child.to, line.dump() + "\n");
+  return child.to >= 0 &&
+         write_all(child.to, line.dump(-1, ' ', true, Json::error_handler_t::replace) + "\n");
 }
 
 double Fleet::time_left() const {

@@ -20,7 +20,8 @@ constexpr double kProgressSeconds = 0.5;
 int serve_fleet(Context& context, const SessionOptions& options,
                 const std::optional<std::vector<Item>>& missed, int in, int out) {
   const auto say = [out](const Json& line) {
-    return fleet_lines::write_all(out, line.dump() + "\n");
+    return fleet_lines::write_all(out,
+                                  line.dump(-1, ' ', true, Json::error_handler_t::replace) + "\n");
   };
   Json greeting{{"device",
                  {{"target", context.env().target},

@@ -158,7 +158,9 @@ ordered_json ask_hardware(const std::string& program, const Worker& worker,
                    {"result_words", probe->result_words},
                    {"inputs", hex_words(probe->inputs)}};
   WorkerCommand command;
-  command.arguments = {program, "probe", nlohmann::json{{"settings", settings}}.dump()};
+  command.arguments = {program, "probe",
+                       nlohmann::json{{"settings", settings}}.dump(
+                           -1, ' ', true, nlohmann::json::error_handler_t::replace)};
   command.limits = {kSeconds, 0, 0};
   const auto report = worker.run(command);
   out["state"] = !report.ok() ? report.status().message() : report->ending(command.limits);

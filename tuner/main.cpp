@@ -1,4 +1,11 @@
 // qturn: the command line of Quarterturn. Results on stdout, everything else on stderr.
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <exception>
+
 #include "runtime/version.hpp"
 #include "tuner/commands/command.hpp"
 
@@ -16,9 +23,7 @@ Exit codes: 0 done; 1 it did not succeed; 2 the command line does not make sense
 everything kept that was done.
 Settings: `qturn config` prints each with its QTURN_* variable.)";
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run_command(int argc, char** argv) {
   CLI::App app("Generates, compiles, tunes and dispatches Hadamard-MXFP4 matrix products", "qturn");
   app.set_version_flag("--version", "qturn " + std::string(quarterturn::kVersion));
   app.require_subcommand(1);
@@ -43,4 +48,34 @@ int main(int argc, char** argv) {
   for (const auto& [command, run] : chosen)
     if (command->parsed()) return run();
   return quarterturn::kExitUsage;
+}
+
+// Its reader has seen enough, as `head` has.
+bool is_closed_pipe(int file) {
+  pollfd asked{file, POLLOUT, 0};
+  return poll(&asked, 1, 0) == 1 && (asked.revents & POLLERR) != 0;
+}
+
+// What the command printed may still be in a buffer, and its disk full.
+int finish_output(int code) {
+  errno = 0;
+  const bool lost = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
+  const int error = errno;
+  if (!lost || is_closed_pipe(STDOUT_FILENO)) return code;
+  std::fprintf(stderr, "qturn: what was printed did not all reach its file (standard output)%s%s\n",
+               error != 0 ? ": " : "", error != 0 ? std::strerror(error) : "");
+  return code == quarterturn::kExitOk ? quarterturn::kExitUnavailable : code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int code = quarterturn::kExitUnavailable;
+  try {
+    code = run_command(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "qturn: an error that no command knows: %s; please report it\n",
+                 error.what());
+  }
+  return finish_output(code);
 }

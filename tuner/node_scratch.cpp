@@ -51,8 +51,10 @@ constexpr std::chrono::milliseconds kNoWait{0}, kForCopies{600'000};
 
 // A lock that this file system does not have hinders nobody.
 Result<FileLock> lock_byte(const std::string& scratch, std::uint64_t byte,
-                           std::chrono::milliseconds wait) {
-  auto lock = FileLock::acquire(scratch + "/working.lock", byte, wait);
+                           std::chrono::milliseconds wait,
+                           const std::function<bool()>& give_up = {}) {
+  auto lock =
+      FileLock::acquire(scratch + "/working.lock", byte, wait, LockKind::exclusive, give_up);
   return lock.status().code() == Code::not_supported ? FileLock() : std::move(lock);
 }
 
@@ -102,13 +104,18 @@ std::string worker_scratch(const std::string& base, std::size_t number) {
   return fmt::format("{}/worker-{:03}", base, number);
 }
 
-Result<FileLock> lock_scratch(const std::string& scratch, std::chrono::milliseconds wait) {
+Result<FileLock> lock_scratch(const std::string& scratch, std::chrono::milliseconds wait,
+                              const std::function<bool()>& give_up) {
   if (auto status = make_folder(scratch); !status.ok()) return status;
   auto lock = lock_byte(scratch, kWorking, wait);
-  if (lock.ok())
-    if (const auto copied = lock_byte(scratch, kCopying, kForCopies); !copied.ok())
-      return copied.status();
-  return lock;
+  if (!lock.ok()) return lock;
+  const auto copied = lock_byte(scratch, kCopying, kForCopies, give_up);
+  if (copied.status().code() == Code::interrupted)
+    return Status(Code::interrupted,
+                  fmt::format("asked to end while another process copied what was left in {}; "
+                              "the same command goes on",
+                              scratch));
+  return copied.ok() ? std::move(lock) : copied.status();
 }
 
 Status bring_out_left(const Campaign& campaign, const CampaignFolder& folder,

@@ -24,8 +24,10 @@ std::string shard_scratch(const std::string& base, std::size_t shard);
 std::string worker_scratch(const std::string& base, std::size_t number);
 
 /// Makes a worker's folder and locks it (a file system without locks gives an empty one). busy:
-/// another worker has had it for `wait`. Waits for who is bringing out what was left there.
-Result<FileLock> lock_scratch(const std::string& scratch, std::chrono::milliseconds wait);
+/// another worker has had it for `wait`. Waits for who is bringing out what was left there, until
+/// `give_up` returns true (interrupted).
+Result<FileLock> lock_scratch(const std::string& scratch, std::chrono::milliseconds wait,
+                              const std::function<bool()>& give_up = {});
 
 /// Copies to the campaign's folder what workers that were killed left below `base`: databases in
 /// folders that nobody works in, with rows that are not there yet. They stay where they are, since

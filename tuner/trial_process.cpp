@@ -70,7 +70,7 @@ double TrialProcess::take_data_seconds() {
 void TrialProcess::pose_problem() {
   (void)write_line(
       json{{"problem", problem_.key()}, {"settings", options_.settings}, {"data", options_.data}}
-          .dump());
+          .dump(-1, ' ', true, json::error_handler_t::replace));
 }
 
 std::size_t TrialProcess::add(const Plan& plan) {
@@ -200,7 +200,8 @@ Result<json> TrialProcess::request(const json& what, std::size_t candidate, mill
   losses_[candidate] = Loss::none;
   if (auto status = start(); !status.ok()) return status;
   const auto deadline = steady_clock::now() + limit;
-  if (!write_line(what.dump()).ok()) return lost(candidate, Loss::crashed, limit);
+  if (!write_line(what.dump(-1, ' ', true, json::error_handler_t::replace)).ok())
+    return lost(candidate, Loss::crashed, limit);
   for (;;) {
     if (const auto end = buffer_.find('\n'); end != std::string::npos) {
       const auto line = buffer_.substr(0, end);

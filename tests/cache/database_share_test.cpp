@@ -321,6 +321,24 @@ TEST_CASE("snapshot is read where nothing can be written, and changed by nobody"
   CHECK(*Database::open_snapshot(folder / "t")->content_hash() == *snapshot->content_hash());
 }
 
+TEST_CASE("snapshot never replaces a database, its own or another, nor is put beside a log") {
+  const test::Folder folder;
+  auto db = Database::open(folder / "a");
+  REQUIRE(db->add_trial(numbered(1)).ok());
+  REQUIRE(Database::open(folder / "b")->add_trial(numbered(2)).ok());
+  std::filesystem::create_hard_link(folder / "b", folder / "link");
+  test::write_file(folder / "c-wal", "a log whose database is gone");
+  const auto other = test::read_file(folder / "b");
+  for (const char* to : {"a", "b", "link", "c"}) {
+    const auto refused = db->export_snapshot(folder / to);
+    CHECK_MESSAGE(refused.status().code() == Code::invalid_argument, to);
+    CHECK(refused.status().message().find(folder / to) != std::string::npos);
+  }
+  CHECK(db->info()->trials == 1);
+  CHECK(test::read_file(folder / "b") == other);
+  CHECK(!std::filesystem::exists(folder / "c"));
+}
+
 TEST_CASE("snapshot whose rows do not fit its hash is refused") {
   test::Folder folder;
   {

@@ -111,3 +111,17 @@ TEST_CASE("filesystem.system_status sorts errors by what the user can do") {
   CHECK(system_status(EDQUOT, "x").code() == Code::disk_full);
   CHECK(system_status(EIO, "x").code() == Code::io_error);
 }
+
+TEST_CASE("filesystem.read_whole_file gives all bytes, and a status for what has none") {
+  const test::Folder folder;
+  const std::string bytes("a\0b\n", 4);
+  test::write_file(folder / "file", bytes);
+  CHECK(*read_whole_file(folder / "file") == bytes);
+  test::write_file(folder / "empty", "");
+  CHECK(read_whole_file(folder / "empty")->empty());
+  for (const auto& path : {folder.path, folder / "none", std::string("/proc/self/mem")}) {
+    const auto read = read_whole_file(path);
+    CHECK_MESSAGE(read.status().code() == Code::io_error, path);
+    CHECK_MESSAGE(read.status().message().find(path) != std::string::npos, path);
+  }
+}

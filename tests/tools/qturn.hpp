@@ -155,6 +155,8 @@ class Home {
     REQUIRE(pid >= 0);
     if (pid == 0) {
       if (user_ != 0 && (setgid(user_) != 0 || setuid(user_) != 0)) _exit(126);
+      // A test that runs in a script's background ignores SIGINT, and what it begins would, too.
+      for (const int each : {SIGINT, SIGHUP, SIGPIPE}) signal(each, SIG_DFL);
       dup2(open("/dev/null", O_RDONLY), 0);
       dup2(out[1], 1);
       dup2(err[1], 2);

@@ -90,6 +90,103 @@ TEST_CASE("databases travel as text, are compared, published, rolled back and si
   run({"db", "recover", db("a.db"), db("c.db")}, 2);
 }
 
+TEST_CASE("a snapshot never replaces a database, and is never changed by a look or a command") {
+  const Home home;
+  const auto path = [&](const char* name) { return (home / name).string(); };
+  std::ofstream(path("a.json")) << with_env_name(home, database_text("4"));
+  const auto made = home.run({"db", "import", path("a.json"), "--db", path("a.db")});
+  REQUIRE_MESSAGE(made.code == 0, made.err);
+  CHECK(made.says("a fresh database"));
+  REQUIRE(home.run({"db", "import", path("a.json"), "--db", path("b.db")}).code == 0);
+  std::filesystem::create_symlink(path("a.db"), path("link.db"));
+  const auto before = read_file(path("a.db")), other = read_file(path("b.db"));
+  for (const char* to : {"a.db", "link.db", "b.db"}) {
+    const auto refused = home.run({"db", "export", path(to), "--db", path("a.db")});
+    CHECK_MESSAGE(refused.code == 2, refused.err);
+    CHECK(refused.says(path(to)));
+  }
+  CHECK(read_file(path("a.db")) == before);
+  CHECK(read_file(path("b.db")) == other);
+  std::filesystem::copy_file(path("a.db"), path("a2.json"));
+  CHECK(home.run({"db", "export", path("a2.json"), "--db", path("a2.json")}).code == 2);
+
+  REQUIRE(home.run({"db", "export", path("s.db"), "--db", path("a.db")}).code == 0);
+  REQUIRE(home.run({"db", "export", path("s.db"), "--db", path("a.db")}).code == 0);
+  const auto snapshot = read_file(path("s.db"));
+  const auto info = home.run({"db", "info", "--db", path("s.db"), "--json"});
+  CHECK_MESSAGE(info.code == 0, info.err);
+  CHECK(info.out.find("\"snapshot\"") != std::string::npos);
+  for (const auto& command : std::vector<std::vector<std::string>>{
+           {"db", "prune", "--older-than", "1"}, {"db", "decide"}, {"db", "merge", path("b.db")}}) {
+    auto whole = command;
+    whole.insert(whole.end(), {"--db", path("s.db")});
+    const auto refused = home.run(whole);
+    CHECK_MESSAGE(refused.code == 3, refused.err);
+    CHECK_MESSAGE(refused.says("is a snapshot"), refused.err);
+  }
+  CHECK(read_file(path("s.db")) == snapshot);
+  CHECK(home.run({"db", "info", "--db", path("a.db")}).code == 0);
+  CHECK(read_file(path("a.db")) == before);
+}
+
+TEST_CASE("a database's name that was typed wrongly makes no fresh one") {
+  const Home home;
+  const auto none = (home / "none.db").string();
+  for (const auto& command : std::vector<std::vector<std::string>>{
+           {"db", "info"}, {"db", "decide"}, {"db", "prune", "--older-than", "1"}}) {
+    auto whole = command;
+    whole.insert(whole.end(), {"--db", none});
+    const auto refused = home.run(whole);
+    CHECK_MESSAGE(refused.code == 3, refused.err);
+    CHECK(refused.says("there is no file " + none));
+  }
+  CHECK(!std::filesystem::exists(none));
+}
+
+TEST_CASE("db prune --dry-run says of compiled code what goes then") {
+  Home home;
+  const auto code = home / "code";
+  home.set("QTURN_CODE_CACHE", code.string());
+  REQUIRE(home.run({"compile", "--shape", "4x96x128", "--threads", "2"}).code == 0);
+  std::size_t aged = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(code))
+    if (entry.is_regular_file() && entry.path().stem().string().size() == 64) {
+      std::filesystem::last_write_time(
+          entry, std::filesystem::file_time_type::clock::now() - std::chrono::hours(2));
+      ++aged;
+    }
+  REQUIRE(aged > 0);
+  const std::vector<std::string> prune{"db", "prune", "--code-bytes", "1", "--json"};
+  auto dry = prune;
+  dry.emplace_back("--dry-run");
+  const auto said = home.run(dry);
+  REQUIRE_MESSAGE(said.code == 0, said.err);
+  CHECK(said.lines().at(1).at("dropped") == aged);
+  CHECK(home.run(dry).out == said.out);
+  CHECK(home.run(prune).out == said.out);
+}
+
+TEST_CASE("db diff reads what another process has committed and not yet written back") {
+  const Home home;
+  const auto a = (home / "a.db").string(), b = (home / "b.db").string();
+  const auto text = (home / "a.json").string();
+  std::ofstream(text) << with_env_name(home, database_text("4"));
+  REQUIRE(home.run({"db", "import", text, "--db", a}).code == 0);
+  REQUIRE(home.run({"explain", "--shape", "4x96x128", "--db", b}).code == 0);
+  // While somebody has the file open, who closes it leaves the log.
+  sqlite3* handle = nullptr;
+  REQUIRE(sqlite3_open_v2(b.c_str(), &handle, SQLITE_OPEN_READWRITE, nullptr) == SQLITE_OK);
+  REQUIRE(sqlite3_exec(handle, "SELECT count(*) FROM trial", nullptr, nullptr, nullptr) ==
+          SQLITE_OK);
+  REQUIRE(home.run({"db", "import", text, "--db", b}).code == 0);
+  CHECK(std::filesystem::file_size(b + "-wal") > 0);
+  const auto same = home.run({"db", "diff", b, "--db", a, "--json"});
+  sqlite3_close(handle);
+  CHECK_MESSAGE(same.code == 0, same.err);
+  CHECK_MESSAGE(same.out.empty(), same.out);
+  CHECK(same.says("0 of 1 answers differ"));
+}
+
 TEST_CASE("report writes one page that replaces the older one, and says what it cannot read") {
   const Home home;
   const auto db = (home / "a.db").string(), page = (home / "report.html").string();

@@ -301,15 +301,15 @@ std::function<int()> register_bench(CLI::App& app) {
   add_json(*command, *global);
   command->add_option("--rounds", options->rounds, "Interleaved rounds; medians are over them")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   command->add_option("--batch-ms", options->batch_ms, "Least duration of one timing")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   command
       ->add_option("--sustain-ms", options->sustain_ms,
                    "Of a GPU: how long each contender runs to settle and be timed")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   command->add_flag("--lookup", options->lookup, "Time the dispatcher's look-up instead");
   return [work, global, options] {
     auto workload = workload_of(*work);

@@ -186,17 +186,17 @@ std::function<int()> register_bisect(CLI::App& db) {
       ->add_option("--good", options->good,
                    "The generation that was fast (default: the first with an answer)")
       ->needs(measure)
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   command
       ->add_option("--bad", options->bad, "The one that is slow (default: the last with an answer)")
       ->needs(measure)
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   command
       ->add_option("--noise", options->noise,
                    "Slower by more than this share counts, the whole interval being above it")
       ->needs(measure)
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 10.0));
+      ->check(number_between(0.0, 10.0));
   add_database(*command, *global);
   add_device(*command, *global);
   add_json(*command, *global);

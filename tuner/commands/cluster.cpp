@@ -2,10 +2,9 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 
+#include "cache/filesystem.hpp"
 #include "cache/publication.hpp"
 #include "cache/trusted_file.hpp"
 #include "tuner/campaign_progress.hpp"
@@ -18,10 +17,9 @@
 namespace quarterturn {
 
 Result<Campaign> read_campaign(const std::string& file) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in) return Status(Code::io_error, fmt::format("{} cannot be read", file));
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  auto campaign = parse_campaign(text);
+  const auto text = read_whole_file(file);
+  if (!text.ok()) return text.status();
+  auto campaign = parse_campaign(*text);
   if (!campaign.ok())
     return Status(campaign.status().code(),
                   fmt::format("{}: {}", file, campaign.status().message()));
@@ -303,7 +301,7 @@ std::function<int()> register_plan(CLI::App& app) {
   command
       ->add_option("--problem-time-limit", options->search.problem_time_limit,
                    "Seconds for each problem (default: none)")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   command->add_option("--search", options->search.strategy, "learned or predicted")
       ->capture_default_str()
       ->check(CLI::IsMember({"learned", "predicted"}));

@@ -149,12 +149,16 @@ std::function<int()> register_cluster_submit(CLI::App& app) {
   text("--job-name", script.name, "");
   text("--gres", options->gres,
        "What a worker gets (default: gpu:1; for a MIG slice gpu:1g.10gb:1 and the like; none)");
-  command->add_option("--cores", script.cores, "Of each task")->capture_default_str();
-  command->add_option("--at-once", script.at_once, "Tasks that run at a time (default: any)");
+  command->add_option("--cores", script.cores, "Of each task")
+      ->capture_default_str()
+      ->check(whole_between(1, 4096));
+  command->add_option("--at-once", script.at_once, "Tasks that run at a time (default: any)")
+      ->check(whole_between(0, 100000));
   command
       ->add_option("--restarts", script.restarts,
                    "Times that a task goes back to the queue after its worker was killed")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(whole_between(0, 1000));
   text("--container", script.container,
        "An image that holds qturn: .sif by apptainer, anything else by srun --container-image");
   text("--qturn", script.qturn, "The program's path on the nodes (default: this one)");
@@ -168,7 +172,8 @@ std::function<int()> register_cluster_submit(CLI::App& app) {
   command->add_flag("--two-stage", options->two_stage,
                     "Compile on nodes without devices first; then an array that only tries");
   text("--cpu-partition", options->cpu_partition, "Of the first stage");
-  command->add_option("--cpu-cores", options->cpu_cores, "Of each task of the first stage");
+  command->add_option("--cpu-cores", options->cpu_cores, "Of each task of the first stage")
+      ->check(whole_between(1, 4096));
   command->add_flag("--print", options->print, "Show the script; submit nothing");
   return [=] { return submit(*options); };
 }

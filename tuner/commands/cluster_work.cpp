@@ -141,7 +141,7 @@ int work_on(const Campaign& campaign, const GlobalOptions& global, const ShardOp
   const auto name = fmt::format("shard {}", number);
   CampaignWork work = work_of(campaign, options, shard_scratch(base, number), number, name);
   if (auto status = work.folder.make(); !status.ok()) return fail(status);
-  const auto lock = lock_scratch(work.scratch, kLockWait);
+  const auto lock = lock_scratch(work.scratch, kLockWait, is_interrupted);
   if (lock.status().code() == Code::busy)
     return fail(
         Status(Code::busy, fmt::format("somebody works on shard {} on this node already", number)));
@@ -171,7 +171,7 @@ struct OwnScratch {
 Result<OwnScratch> free_scratch(const std::string& base, std::size_t shards) {
   for (std::size_t i = 0; i < 1000; ++i) {
     auto path = worker_scratch(base, i);
-    auto lock = lock_scratch(path, std::chrono::milliseconds(0));
+    auto lock = lock_scratch(path, std::chrono::milliseconds(0), is_interrupted);
     if (lock.ok()) return OwnScratch{std::move(path), shards + i, std::move(*lock)};
     if (lock.status().code() != Code::busy) return lock.status();
   }
@@ -182,7 +182,7 @@ Result<OwnScratch> scratch_of(const std::string& base, const Campaign& campaign,
                               const std::vector<std::size_t>& shards) {
   if (shards.empty()) return free_scratch(base, campaign.shards);
   auto path = shard_scratch(base, shards.front());
-  auto lock = lock_scratch(path, kLockWait);
+  auto lock = lock_scratch(path, kLockWait, is_interrupted);
   if (!lock.ok()) return lock.status();
   return OwnScratch{std::move(path), shards.front(), std::move(*lock)};
 }
@@ -278,7 +278,7 @@ std::function<int()> register_cluster_work(CLI::App& app) {
       ->add_option("--lease", options->lease,
                    "Seconds after which others take what a worker holds that is not heard of")
       ->capture_default_str()
-      ->check(CLI::Range(1.0, 86400.0));
+      ->check(number_between(1.0, 86400.0));
   command->add_flag("--retry", options->retry,
                     "Of a store: lots that failed, or ended too many workers, are open again");
   command
@@ -295,14 +295,16 @@ std::function<int()> register_cluster_work(CLI::App& app) {
       ->check(CLI::IsMember({"compile", "tune", "copy"}));
   command->add_option("--scratch", options->scratch,
                       "A folder on the node's own disk (default: TMPDIR, else /tmp)");
-  command->add_option("--cores", options->cores,
-                      "Compilers at once (default: all cores that this process may use)");
+  command
+      ->add_option("--cores", options->cores,
+                   "Compilers at once (default: all cores that this process may use)")
+      ->check(whole_between(1, 4096));
   command->add_option("--interval", options->interval, "Seconds between copies")
       ->capture_default_str()
-      ->check(CLI::Range(0.1, 86400.0));
+      ->check(number_between(0.1, 86400.0));
   command->add_option("--patience", options->patience, "Seconds that a full disk is waited for")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 1e6));
+      ->check(number_between(0.0, 1e6));
   return [=] { return work(*global, *options); };
 }
 

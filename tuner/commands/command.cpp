@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -123,6 +124,51 @@ void add_device(CLI::App& app, GlobalOptions& options) {
   app.add_option("--log", options.log, "What is logged to stderr: error, warning, info, debug");
 }
 
+CLI::Validator whole_between(std::uint64_t least, std::uint64_t most) {
+  const auto allowed = fmt::format("{} to {}", least, most);
+  return CLI::Validator(
+      [=](std::string& text) {
+        std::uint64_t value = 0;
+        const auto* const end = text.data() + text.size();
+        const auto read = std::from_chars(text.data(), end, value);
+        if (read.ec == std::errc() && read.ptr == end && value >= least && value <= most)
+          return std::string();
+        return fmt::format("'{}' is no whole number from {}", text, allowed);
+      },
+      allowed);
+}
+
+CLI::Validator number_between(double least, double most) {
+  const auto allowed = fmt::format("{} to {}", least, most);
+  return CLI::Validator(
+      [=](std::string& text) {
+        double value = 0;
+        if (CLI::detail::lexical_cast(text, value) && value >= least && value <= most)
+          return std::string();
+        return fmt::format("'{}' is no number from {}", text, allowed);
+      },
+      allowed);
+}
+
+CLI::Validator positive_number() {
+  return CLI::Validator(
+      [](std::string& text) {
+        double value = 0;
+        if (CLI::detail::lexical_cast(text, value) && std::isfinite(value) && value > 0)
+          return std::string();
+        return fmt::format("'{}' is no number above 0", text);
+      },
+      "POSITIVE");
+}
+
+CLI::Validator no_sign() {
+  return CLI::Validator(
+      [](std::string& text) {
+        return text.starts_with('-') ? fmt::format("'{}' is below 0", text) : std::string();
+      },
+      "");
+}
+
 namespace {
 
 using NameDevices = const char* (*)();
@@ -160,6 +206,23 @@ Status use_simulated(const std::string& target, SettingSources& sources) {
                   libraries.empty() ? "QTURN_SIMULATORS names no library of simulated "
                                       "devices; our tests build two of them"
                                     : "no library of QTURN_SIMULATORS has such a device"));
+}
+
+// Other processes are told settings as JSON, which has no other text.
+Status check_utf8(const std::map<std::string, std::string>& settings) {
+  using nlohmann::json;
+  for (const auto& [name, text] : settings) {
+    try {
+      (void)json(text).dump();
+    } catch (const json::exception&) {
+      return Status(
+          Code::invalid_argument,
+          fmt::format("the setting {}, {}, is not UTF-8 text; give names and paths that "
+                      "are (`qturn config` says where it comes from)",
+                      name, json(text).dump(-1, ' ', false, json::error_handler_t::replace)));
+    }
+  }
+  return {};
 }
 
 }  // namespace
@@ -201,7 +264,10 @@ Result<std::shared_ptr<Context>> open_context(const GlobalOptions& options,
   ContextOptions context;
   context.sources = std::move(*sources);
   context.log = [](LogLevel, const char* message) { std::fprintf(stderr, "qturn: %s\n", message); };
-  return Context::create(std::move(context));
+  auto out = Context::create(std::move(context));
+  if (out.ok())
+    if (auto status = check_utf8((*out)->settings_for_child()); !status.ok()) return status;
+  return out;
 }
 
 Status write_file(const std::string& path, const std::string& text) {
@@ -238,7 +304,7 @@ void add_work(CLI::App& app, WorkOptions& options) {
       ->capture_default_str();
   app.add_option("--tp", options.tp, "Ranks of tensor parallelism that share each layer")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   app.add_option("--op", options.op, "hadamard_gemm, gemm, quantize, ...")->capture_default_str();
   app.add_option("--rotation", options.rotation, "Hadamard block: 0 (none), 16, 32, 64, 128, 256")
       ->capture_default_str();

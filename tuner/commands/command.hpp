@@ -41,6 +41,14 @@ void add_json(CLI::App& app, GlobalOptions& options);
 void add_database(CLI::App& app, GlobalOptions& options);
 void add_device(CLI::App& app, GlobalOptions& options);
 
+/// Checks of options: a whole number without a sign, so that -1 does not become 2^64 - 1; and a
+/// number, which NaN is not.
+CLI::Validator whole_between(std::uint64_t least, std::uint64_t most);
+CLI::Validator number_between(double least, double most);
+CLI::Validator positive_number();
+/// Before a size with its unit, such as 200M, is read.
+CLI::Validator no_sign();
+
 /// What the options say, over the environment and the configuration files.
 Result<SettingSources> sources_of(const GlobalOptions& options);
 Result<std::shared_ptr<Context>> open_context(const GlobalOptions& options,

@@ -1,15 +1,18 @@
 // qturn db: what a tuning database holds, whether it is sound, and how it is merged and shared.
 #include <fmt/format.h>
+#include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <ctime>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <tuple>
+#include <vector>
 
+#include "cache/filesystem.hpp"
 #include "cache/interchange.hpp"
 #include "cache/publication.hpp"
 #include "runtime/version.hpp"
@@ -23,11 +26,24 @@
 namespace quarterturn {
 namespace {
 
+// What `qturn db export` or `publish` wrote, which names no file of its own.
+bool is_snapshot(const std::string& path) {
+  auto file = Database::open_snapshot(path, Verify::nothing);
+  if (!file.ok()) return false;
+  const auto info = file->info();
+  return info.ok() && info->uuid.empty();
+}
+
 Result<Database> open_database(const GlobalOptions& global, Access access) {
   auto sources = sources_of(global);
   if (!sources.ok()) return sources.status();
   auto locations = Settings::load(*sources).locations();
   if (!locations.ok()) return locations.status();
+  if (access == Access::read_write && is_snapshot(locations->database))
+    return Status(Code::read_only,
+                  fmt::format("{} is a snapshot, which readers hold for what its hash says; it is "
+                              "never changed: give the database that it was made from",
+                              locations->database));
   DatabaseOptions options;
   options.access = access;
   options.fallback = Fallback::none;
@@ -61,12 +77,29 @@ std::string text_of(const UpgradeCost& cost) {
   return out;
 }
 
-int print_info(const GlobalOptions& global) {
-  // A name that was typed wrongly must not become a fresh database.
+// A name that was typed wrongly must not become a fresh database.
+Status check_exists(const GlobalOptions& global) {
   std::error_code ignored;
-  if (!global.database.empty() && !std::filesystem::exists(global.database, ignored))
-    return fail(Status(Code::io_error, fmt::format("there is no file {}", global.database)));
-  auto database = open_database(global, Access::read_write);
+  if (global.database.empty() || std::filesystem::exists(global.database, ignored)) return {};
+  return Status(Code::io_error, fmt::format("there is no file {}", global.database));
+}
+
+// Looking changes nothing; only where nothing was given, and nothing is there yet, is a fresh one
+// made.
+Result<Database> open_to_look(const GlobalOptions& global) {
+  if (auto status = check_exists(global); !status.ok()) return status;
+  auto sources = sources_of(global);
+  if (!sources.ok()) return sources.status();
+  const auto locations = Settings::load(*sources).locations();
+  if (!locations.ok()) return locations.status();
+  if (is_snapshot(locations->database)) return Database::open_snapshot(locations->database);
+  std::error_code ignored;
+  const bool exists = std::filesystem::exists(locations->database, ignored);
+  return open_database(global, exists ? Access::read_only : Access::read_write);
+}
+
+int print_info(const GlobalOptions& global) {
+  auto database = open_to_look(global);
   if (!database.ok()) return fail(database.status());
   auto info = database->info();
   if (!info.ok()) return fail(info.status());
@@ -134,6 +167,7 @@ int merge_file(const GlobalOptions& global, const std::string& from) {
 }
 
 int decide_again(const GlobalOptions& global) {
+  if (auto status = check_exists(global); !status.ok()) return fail(status);
   auto database = open_database(global, Access::read_write);
   if (!database.ok()) return fail(database.status());
   const auto decided = redecide(*database);
@@ -152,6 +186,11 @@ int export_file(const GlobalOptions& global, const std::string& to, bool winners
   if (!database.ok()) return fail(database.status());
   const auto trials = winners_only ? TrialRows::left_out : TrialRows::included;
   if (is_json(to) || to == "-") {
+    const auto own = database->info();
+    std::error_code ignored;
+    if (own.ok() && std::filesystem::equivalent(own->path, to, ignored))
+      return fail(Status(Code::invalid_argument,
+                         fmt::format("{} is the database itself; give another path", to)));
     const auto text = to_json(*database, trials);
     if (!text.ok()) return fail(text.status());
     if (to == "-")
@@ -170,13 +209,15 @@ int export_file(const GlobalOptions& global, const std::string& to, bool winners
 }
 
 int import_file(const GlobalOptions& global, const std::string& from, bool theirs) {
-  std::ifstream in(from, std::ios::binary);
-  if (!in) return fail(Status(Code::io_error, fmt::format("{} cannot be read", from)));
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  const auto text = read_whole_file(from);
+  if (!text.ok()) return fail(text.status());
+  const bool fresh = !check_exists(global).ok();
   auto database = open_database(global, Access::read_write);
   if (!database.ok()) return fail(database.status());
+  if (fresh)
+    std::fprintf(stderr, "qturn: %s was not there: a fresh database\n", global.database.c_str());
   const auto report =
-      import_json(*database, text, theirs ? Winners::take_theirs : Winners::keep_ours);
+      import_json(*database, *text, theirs ? Winners::take_theirs : Winners::keep_ours);
   if (!report.ok())
     return fail(
         Status(report.status().code(), fmt::format("{}: {}", from, report.status().message())));
@@ -192,7 +233,11 @@ int import_file(const GlobalOptions& global, const std::string& from, bool their
 int print_difference(const GlobalOptions& global, const std::string& other) {
   auto ours = open_database(global, Access::read_only);
   if (!ours.ok()) return fail(ours.status());
-  auto theirs = open_published(other);
+  // With a log somebody writes it: what is committed there counts.
+  std::error_code no_log;
+  const auto log_bytes = std::filesystem::file_size(other + "-wal", no_log);
+  const bool live = !no_log && log_bytes > 0;
+  auto theirs = live ? Result<Database>(Status(Code::busy, other)) : open_published(other);
   if (!theirs.ok()) {
     DatabaseOptions options;
     options.access = Access::read_only;
@@ -303,11 +348,45 @@ int make_key(const GlobalOptions& global, const std::string& path) {
   return kExitOk;
 }
 
+constexpr double kMostDays = 36500;  // nanoseconds of more have no room in 64 bits
+
 struct PruneWanted {
   double days = 0;
   std::uint64_t bytes = 0, code_bytes = 0;
   bool dry_run = false;
 };
+
+// What CodeStore::collect would leave, by its rule: nothing that was used of late goes.
+CodeStore::Usage left_by_collecting(const std::string& folder, const CodeStoreOptions& options) {
+  struct Entry {
+    std::time_t used = 0;
+    std::int64_t bytes = 0;
+  };
+  std::vector<Entry> entries;
+  std::error_code error;
+  using Walk = std::filesystem::recursive_directory_iterator;
+  for (Walk here(folder, error), end; !error && here != end; here.increment(error)) {
+    struct stat info {};
+    if (here.depth() != 1 || here->path().stem().string().size() != 64) continue;
+    if (lstat(here->path().c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
+    entries.push_back({info.st_mtime, info.st_blocks * 512});
+  }
+  std::sort(entries.begin(), entries.end(),
+            [](const Entry& a, const Entry& b) { return a.used < b.used; });
+  CodeStore::Usage out;
+  for (const auto& entry : entries) {
+    ++out.entries;
+    out.bytes += entry.bytes;
+  }
+  const auto now = std::time(nullptr);
+  for (const auto& entry : entries) {
+    if (out.bytes <= options.quota_bytes && out.entries <= options.quota_entries) break;
+    if (now - entry.used < options.in_use.count()) break;
+    --out.entries;
+    out.bytes -= entry.bytes;
+  }
+  return out;
+}
 
 // Compiled code that was used least recently, down to a size.
 Result<std::array<CodeStore::Usage, 2>> prune_code(const GlobalOptions& global,
@@ -318,11 +397,12 @@ Result<std::array<CodeStore::Usage, 2>> prune_code(const GlobalOptions& global,
   if (!locations.ok()) return locations.status();
   CodeStoreOptions options;
   options.fallback = StoreFallback::none;
-  if (wanted.code_bytes > 0) options.quota_bytes = static_cast<std::int64_t>(wanted.code_bytes);
+  options.quota_bytes = static_cast<std::int64_t>(wanted.code_bytes);
   auto store = CodeStore::open(locations->code_cache, options);
   if (!store.ok()) return store.status();
   const auto before = store->usage();
-  return std::array{before, wanted.code_bytes > 0 && !wanted.dry_run ? store->collect() : before};
+  return std::array{
+      before, wanted.dry_run ? left_by_collecting(store->folder(), options) : store->collect()};
 }
 
 int prune_database(const GlobalOptions& global, const PruneWanted& wanted) {
@@ -331,6 +411,7 @@ int prune_database(const GlobalOptions& global, const PruneWanted& wanted) {
                        "say what may go: --older-than DAYS, --most-bytes SIZE, --code-bytes SIZE"));
   Table table({"what", "before", "after", "dropped"});
   if (wanted.days > 0 || wanted.bytes > 0) {
+    if (auto status = check_exists(global); !status.ok()) return fail(status);
     auto database = open_database(global, Access::read_write);
     if (!database.ok()) return fail(database.status());
     PruneOptions options;
@@ -431,15 +512,20 @@ std::function<int()> register_db(CLI::App& app) {
   auto prune_wanted = std::make_shared<PruneWanted>();
   auto* pruned = sub("prune", "Drop what no stored answer rests on, by age or size");
   pruned->add_option("--older-than", prune_wanted->days, "Days: trials and quarantine before that")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number())
+      ->check(number_between(0, kMostDays));
   pruned
       ->add_option("--most-bytes", prune_wanted->bytes,
                    "The oldest trials, until the database needs no more than this (200M, 2G)")
-      ->transform(CLI::AsSizeValue(false));
+      ->transform(CLI::AsSizeValue(false))
+      ->transform(no_sign())
+      ->check(whole_between(1, std::uint64_t{1} << 62));
   pruned
       ->add_option("--code-bytes", prune_wanted->code_bytes,
                    "Compiled code that was used least recently, until no more than this is left")
-      ->transform(CLI::AsSizeValue(false));
+      ->transform(CLI::AsSizeValue(false))
+      ->transform(no_sign())
+      ->check(whole_between(1, std::uint64_t{1} << 62));
   pruned->add_flag("--dry-run", prune_wanted->dry_run, "Say what would go; change nothing");
   auto* recover = sub("recover", "Save what can be read of a damaged database");
   recover->add_option("DAMAGED", *path, "The damaged file; it is not changed")->required();

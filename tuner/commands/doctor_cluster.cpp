@@ -11,9 +11,6 @@
 #include <climits>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iostream>
-#include <iterator>
 
 #include "cache/filesystem.hpp"
 #include "cache/publication.hpp"
@@ -212,15 +209,10 @@ int gather(const GlobalOptions& global, const ClusterOptions& options) {
 int compare(const GlobalOptions& global, const std::vector<std::string>& files) {
   NodeFacts nodes;
   for (const auto& path : files) {
-    std::string text;
-    if (path == "-") {
-      text = {std::istreambuf_iterator<char>(std::cin), {}};
-    } else {
-      std::ifstream in(path, std::ios::binary);
-      if (!in) return fail(Status(Code::io_error, fmt::format("{} cannot be read", path)));
-      text = {std::istreambuf_iterator<char>(in), {}};
-    }
-    if (auto status = add_facts(text, path, nodes); !status.ok()) return fail(status);
+    const auto text =
+        path == "-" ? read_to_end(STDIN_FILENO, "standard input") : read_whole_file(path);
+    if (!text.ok()) return fail(text.status());
+    if (auto status = add_facts(*text, path, nodes); !status.ok()) return fail(status);
   }
   if (nodes.empty())
     return fail(Status(Code::invalid_argument,

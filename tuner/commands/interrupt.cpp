@@ -12,15 +12,23 @@ volatile std::sig_atomic_t interrupted = 0;
 
 void note(int) { interrupted = 1; }
 
+// A signal that whoever began this has it ignore stays ignored: by nohup, or `&` in a script.
+void watch(int signal, const struct sigaction& action) {
+  struct sigaction before {};
+  if (sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) return;
+  sigaction(signal, &action, nullptr);
+}
+
 }  // namespace
 
 void watch_interrupts(SecondSignal second) {
   struct sigaction action {};
   action.sa_handler = note;
   action.sa_flags = static_cast<int>(SA_RESETHAND);
-  sigaction(SIGINT, &action, nullptr);
+  watch(SIGINT, action);
   if (second == SecondSignal::ignored) action.sa_flags = SA_RESTART;
-  for (const int signal : {SIGTERM, SIGHUP}) sigaction(signal, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  watch(SIGHUP, action);
 }
 
 bool is_interrupted() { return interrupted != 0; }

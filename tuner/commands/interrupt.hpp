@@ -7,7 +7,7 @@ namespace quarterturn {
 /// second SIGINT always ends the process.
 enum class SecondSignal { ends, ignored };
 
-/// Begins to watch SIGINT, SIGTERM and SIGHUP.
+/// Begins to watch SIGINT, SIGTERM and SIGHUP; a SIGINT or SIGHUP that is ignored stays so.
 void watch_interrupts(SecondSignal second = SecondSignal::ends);
 bool is_interrupted();
 

@@ -101,7 +101,7 @@ std::function<int()> register_recheck(CLI::App& app) {
   command
       ->add_option("--time-limit", options->time_limit,
                    "Seconds, after which the rest waits for a later run (default: none)")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   command->add_flag("--served", options->served, "Only answers that programs were served");
   command->add_flag("--dry-run", options->dry_run, "List the stale answers; try nothing");
   return [=] { return recheck(*global, *options); };

@@ -404,11 +404,11 @@ std::function<int()> register_tune(CLI::App& app) {
   command
       ->add_option("--time-limit", options->time_limit,
                    "Seconds for all problems together (default: none)")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   command
       ->add_option("--problem-time-limit", options->problem_time_limit,
                    "Seconds for each problem (default: none)")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   command
       ->add_option("--candidates", options->candidates,
                    "Plans of one problem that are tried at most (default: a tenth of its kernels)")
