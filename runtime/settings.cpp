@@ -6,9 +6,10 @@
 
 #include <charconv>
 #include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+
+#include "cache/filesystem.hpp"
 
 namespace quarterturn {
 namespace {
@@ -182,9 +183,9 @@ void Settings::read_file(const std::string& path, SettingOrigin origin) {
         "{} is not read: it must belong to you or to root and be writable by nobody else", path));
     return;
   }
-  std::ifstream in(path);
-  const auto json = nlohmann::json::parse(in, nullptr, false, true);
-  if (!in.is_open() || json.is_discarded() || !json.is_object()) {
+  const auto whole = read_whole_file(path);
+  const auto json = nlohmann::json::parse(whole.ok() ? *whole : "", nullptr, false, true);
+  if (json.is_discarded() || !json.is_object()) {
     problems_.push_back(fmt::format(
         "{} cannot be read: it must hold one JSON object, such as {{\"threads\": 4}}", path));
     return;

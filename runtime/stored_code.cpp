@@ -4,7 +4,8 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iterator>
+
+#include "cache/filesystem.hpp"
 
 namespace quarterturn {
 namespace {
@@ -79,9 +80,9 @@ Binary binary_of(CodeEntry entry) {
 }
 
 Result<std::string> read_binary(const Binary& binary) {
-  std::ifstream in(binary.path, std::ios::binary);
-  std::string code((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  if (code.empty()) return Status(Code::io_error, fmt::format("{} cannot be read", binary.path));
+  auto code = read_whole_file(binary.path);
+  if (code.ok() && code->empty())
+    return Status(Code::io_error, fmt::format("{} is empty", binary.path));
   return code;
 }
 

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <set>
 
 #include "tests/runtime/temporary_folder.hpp"
@@ -96,6 +97,10 @@ TEST_CASE("settings.damaged, mistyped and untrustworthy files") {
   machine.user_file(R"({"thread": 2, "log": {"level": 1}, "device": 3})");
   CHECK(machine.load().problems().size() == 2);
   CHECK(machine.load().count(Setting::device) == 3);
+  std::filesystem::remove(user);
+  std::filesystem::create_directory(user);
+  CHECK(machine.load().problems().size() == 1);
+  std::filesystem::remove(user);
   machine.user_file(R"({"cxx": "/tmp/evil"})");
   for (const mode_t mode : {0666, 0664}) {
     chmod(user.c_str(), mode);
