@@ -359,7 +359,7 @@ CodeStore::Usage CodeStore::usage() {
   return usage;
 }
 
-CodeStore::Usage CodeStore::collect() {
+CodeStore::Usage CodeStore::collect(Collect how) {
   State& s = *state_;
   if (s.options.use == StoreUse::frozen) return usage();
   const std::time_t now = std::time(nullptr);
@@ -370,7 +370,8 @@ CodeStore::Usage CodeStore::collect() {
     usage.bytes += entry.bytes;
     // From a clock that was ahead: it counts as used now, and ages from here on.
     if (entry.used > now) {
-      utimensat(AT_FDCWD, entry.path.c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
+      if (how == Collect::done)
+        utimensat(AT_FDCWD, entry.path.c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
       entry.used = now;
     }
   }
@@ -380,10 +381,11 @@ CodeStore::Usage CodeStore::collect() {
     if (usage.bytes <= s.options.quota_bytes && usage.entries <= s.options.quota_entries) break;
     if (now - entry.used < s.options.in_use.count()) break;
     // A process that has it loaded keeps its own reference; others build it again.
-    if (unlink(entry.path.c_str()) != 0 && errno != ENOENT) continue;
+    if (how == Collect::done && unlink(entry.path.c_str()) != 0 && errno != ENOENT) continue;
     --usage.entries;
     usage.bytes -= entry.bytes;
   }
+  if (how == Collect::tried) return usage;
   std::error_code error;
   for (fs::directory_iterator left(s.folder + "/tmp", error), end; !error && left != end;
        left.increment(error)) {

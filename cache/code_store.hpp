@@ -109,8 +109,10 @@ class CodeStore {
     std::int64_t entries = 0, bytes = 0;
   };
   Usage usage();
-  /// Evicts least recently used entries down to the quota and removes leftovers of killed builders.
-  Usage collect();
+  /// Evicts least recently used entries down to the quota and removes leftovers of killed builders;
+  /// gives what is left. tried: changes nothing, and gives what would be.
+  enum class Collect { done, tried };
+  Usage collect(Collect how = Collect::done);
 
  private:
   struct State;

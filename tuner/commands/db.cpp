@@ -1,16 +1,12 @@
 // qturn db: what a tuning database holds, whether it is sound, and how it is merged and shared.
 #include <fmt/format.h>
-#include <sys/stat.h>
 
-#include <algorithm>
 #include <array>
 #include <chrono>
-#include <ctime>
 #include <filesystem>
 #include <map>
 #include <optional>
 #include <tuple>
-#include <vector>
 
 #include "cache/filesystem.hpp"
 #include "cache/interchange.hpp"
@@ -356,38 +352,6 @@ struct PruneWanted {
   bool dry_run = false;
 };
 
-// What CodeStore::collect would leave, by its rule: nothing that was used of late goes.
-CodeStore::Usage left_by_collecting(const std::string& folder, const CodeStoreOptions& options) {
-  struct Entry {
-    std::time_t used = 0;
-    std::int64_t bytes = 0;
-  };
-  std::vector<Entry> entries;
-  std::error_code error;
-  using Walk = std::filesystem::recursive_directory_iterator;
-  for (Walk here(folder, error), end; !error && here != end; here.increment(error)) {
-    struct stat info {};
-    if (here.depth() != 1 || here->path().stem().string().size() != 64) continue;
-    if (lstat(here->path().c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
-    entries.push_back({info.st_mtime, info.st_blocks * 512});
-  }
-  std::sort(entries.begin(), entries.end(),
-            [](const Entry& a, const Entry& b) { return a.used < b.used; });
-  CodeStore::Usage out;
-  for (const auto& entry : entries) {
-    ++out.entries;
-    out.bytes += entry.bytes;
-  }
-  const auto now = std::time(nullptr);
-  for (const auto& entry : entries) {
-    if (out.bytes <= options.quota_bytes && out.entries <= options.quota_entries) break;
-    if (now - entry.used < options.in_use.count()) break;
-    --out.entries;
-    out.bytes -= entry.bytes;
-  }
-  return out;
-}
-
 // Compiled code that was used least recently, down to a size.
 Result<std::array<CodeStore::Usage, 2>> prune_code(const GlobalOptions& global,
                                                    const PruneWanted& wanted) {
@@ -401,8 +365,8 @@ Result<std::array<CodeStore::Usage, 2>> prune_code(const GlobalOptions& global,
   auto store = CodeStore::open(locations->code_cache, options);
   if (!store.ok()) return store.status();
   const auto before = store->usage();
-  return std::array{
-      before, wanted.dry_run ? left_by_collecting(store->folder(), options) : store->collect()};
+  const auto how = wanted.dry_run ? CodeStore::Collect::tried : CodeStore::Collect::done;
+  return std::array{before, store->collect(how)};
 }
 
 int prune_database(const GlobalOptions& global, const PruneWanted& wanted) {
