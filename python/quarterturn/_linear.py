@@ -8,6 +8,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from . import recipes, torch_ops
+from ._operands import padded_to
 from .torch_ops import DY, WEIGHT, X
 
 _OPS = torch.ops.quarterturn
@@ -159,7 +160,7 @@ def _kept(x, rules, keep):
     tokens, features = x.shape
     if not (keep and rules.wgrad):
         return 0
-    return features * torch_ops._padded(tokens, rules.recipe.wgrad.rotation)
+    return features * padded_to(tokens, rules.recipe.wgrad.rotation)
 
 
 def _noise_kept(x, noise, rules, training):

@@ -34,12 +34,12 @@ from ._calls import WORD
 from ._memory import allocator
 from ._noise import (DY, NOISE_FIELDS, WEIGHT, X, draw, has_all_rows, is_random,  # noqa: F401
                      noise, noise_stream, noise_values, sign_seed)
+from ._operands import check_device, check_operand, copy_shapes, matrix, name_of, type_of
 
 _CONTEXTS = _calls.Contexts()
 configure = _CONTEXTS.configure
 plan_hashes = _CONTEXTS.hashes
 
-_TYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 _PREPARED = {}           # plans, each for a range of token counts
 _CALLS = _calls.Calls()  # those plans at the sizes that were called
 _RANGES = {}
@@ -117,43 +117,6 @@ def _prepared(key, index, masks=None, **members):
     return found
 
 
-def _type(tensor, what):
-    return _name_of(tensor.dtype, f"{what} holds")
-
-
-def _name_of(dtype, what="dtype is"):
-    try:
-        return _TYPES[dtype]
-    except KeyError:
-        raise TypeError(f"{what} {dtype}: float32, bfloat16 or float16 is taken") from None
-
-
-def _matrix(x, what):
-    """Rows, columns, the distance of rows, and whether the matrix must be copied to be taken: rows
-    may lie apart, but neither overlap nor be one row in several places."""
-    if x.dim() != 2:
-        raise ValueError(f"{what} has {x.dim()} dimensions: a matrix is taken; reshape it")
-    rows, columns = x.shape
-    if x.is_contiguous():
-        return rows, columns, columns, False
-    if (x.stride(1) != 1 and columns > 1) or (x.stride(0) < columns and rows > 1):
-        return rows, columns, columns, True
-    return rows, columns, x.stride(0) if rows > 1 else columns, False
-
-
-def _same_device(index, **tensors):
-    for name, tensor in tensors.items():
-        if tensor is not None and tensor.get_device() != index:
-            here = "the CPU" if index < 0 else f"cuda:{index}"
-            raise ValueError(f"{name} is on {tensor.device}, the first tensor on {here}: all "
-                             "operands must be on one device")
-
-
-def _padded(k, rotation):
-    unit = rotation if rotation > 32 else 32
-    return (k + unit - 1) // unit * unit
-
-
 # ---- quantize ----
 
 _LIBRARY.define(
@@ -164,13 +127,6 @@ _LIBRARY.define(
     "quantize_both(Tensor x, Tensor? noise=None, Tensor? place=None, *, int rotation=0, "
     "str rounding='rne', str scale_rule='rceil', str scale_block='1x32', str signs='none', "
     "bool biased=False, int tensor=0) -> (Tensor, Tensor, Tensor, Tensor)", tags=_TAGS)
-
-
-def _copy_shapes(rows, k, rotation):
-    """Shapes, strides and type of one copy's codes and scales."""
-    padded = _padded(k, rotation)
-    return (((rows, padded // 2), (padded // 2, 1), torch.uint8),
-            ((rows, padded // 32), (padded // 32, 1), torch.uint8))
 
 
 _BOTH = ("both",)  # copies of quantize_both, which no string can ask of `quantize`
@@ -187,17 +143,17 @@ def _copies(copies):
 def _quantize_at(key, x, copies, rotation, rounding, scale_rule, scale_block, signs, biased):
     """The Call of a key that is new."""
     copies = _copies(copies)
-    m, k, ld, copied = _matrix(x, "x")
+    m, k, ld, copied = matrix(x, "x")
     index = x.get_device()
     prepared = _prepared(
         (copies, index, x.dtype, k, _range(m), rotation, rounding, scale_rule, scale_block, signs,
          biased), index, _calls.sign_words(signs), op="quantize", role="wgrad", m=_range(m), k=k,
-        a_type=_type(x, "x"), d_type="mxfp4", d_layout="plain", rotation=rotation,
+        a_type=type_of(x, "x"), d_type="mxfp4", d_layout="plain", rotation=rotation,
         a_rounding=rounding, scale_rule=scale_rule, scale_block=scale_block,
         signs=signs.partition(":")[0], copies=copies, biased="allowed" if biased else "refused")
-    outputs = _copy_shapes(*((k, m) if copies == "columns" else (m, k)), rotation)
+    outputs = copy_shapes(*((k, m) if copies == "columns" else (m, k)), rotation)
     if copies == "both":
-        outputs += _copy_shapes(k, m, rotation)
+        outputs += copy_shapes(k, m, rotation)
     return _CALLS.add(key, _calls.Call(prepared, outputs, copied, is_random(rounding, signs),
                                        **{"m": m, "k": k, "a.ld": ld}))
 
@@ -243,7 +199,7 @@ def quantize_both(x, noise=None, place=None, *, rotation=0, rounding="rne", scal
 
 def _empty_copy(x, rows, k, rotation):
     return tuple(x.new_empty(shape, dtype=dtype)
-                 for shape, _, dtype in _copy_shapes(rows, k, rotation))
+                 for shape, _, dtype in copy_shapes(rows, k, rotation))
 
 
 def _quantize_fake(x, noise=None, place=None, *, rotation=0, rounding="rne", scale_rule="rceil",
@@ -266,24 +222,13 @@ _LIBRARY.define(
     tags=_TAGS)
 
 
-def _check_operand(codes, scales, what):
-    """Rows and K of a plain operand."""
-    rows, half = codes.shape
-    if half % 16 or scales.shape != (rows, half // 16):
-        raise ValueError(f"{what}: codes are {tuple(codes.shape)}, scales {tuple(scales.shape)}: "
-                         "[rows, K / 2] and [rows, K / 32] belong together")
-    if codes.dtype != torch.uint8 or scales.dtype != torch.uint8:
-        raise TypeError(f"{what}: codes hold {codes.dtype}, scales {scales.dtype}: uint8 is taken")
-    return rows, half * 2
-
-
 def _dequantize_at(key, codes, scales, rotation, dtype):
-    rows, k = _check_operand(codes, scales, "codes")
+    rows, k = check_operand(codes, scales, "codes")
     index = codes.get_device()
-    _same_device(index, scales=scales)
+    check_device(index, scales=scales)
     prepared = _prepared(
         ("dequantize", index, dtype, k, _range(rows), rotation), index, op="dequantize",
-        role="fprop", m=_range(rows), k=k, a_type="mxfp4", d_type=_name_of(dtype), a_layout="plain",
+        role="fprop", m=_range(rows), k=k, a_type="mxfp4", d_type=name_of(dtype), a_layout="plain",
         rotation=rotation)
     return _CALLS.add(key, _calls.Call(prepared, ((rows, k), (k, 1), dtype), m=rows, k=k))
 
@@ -324,19 +269,19 @@ _LIBRARY.define(
 def _gemm_at(key, a, a_scales, b, b_scales, bias, d, dtype, rotation, role, scale_rule, contract,
              spread, alpha, beta):
     """The Call of a key that is new. `d` is what is added to; None: a new result."""
-    m, k = _check_operand(a, a_scales, "a")
-    n, b_k = _check_operand(b, b_scales, "b")
+    m, k = check_operand(a, a_scales, "a")
+    n, b_k = check_operand(b, b_scales, "b")
     if k != b_k:
         raise ValueError(f"a has K = {k}, b K = {b_k}: the contracted axes must agree")
     index = a.get_device()
-    _same_device(index, a_scales=a_scales, b=b, b_scales=b_scales, bias=bias, d=d)
+    check_device(index, a_scales=a_scales, b=b, b_scales=b_scales, bias=bias, d=d)
     more, members = {}, {"m": m, "n": n, "k": k, "alpha": alpha}
     if bias is not None:
         if tuple(bias.shape) != (n,):
             raise ValueError(f"bias is {tuple(bias.shape)}: [{n}] is needed")
-        more = dict(bias="per_column", c_type=_type(bias, "bias"))
+        more = dict(bias="per_column", c_type=type_of(bias, "bias"))
     if d is not None:
-        _type(d, "d")
+        type_of(d, "d")
         if tuple(d.shape) != (m, n) or (d.stride(1) != 1 and n > 1) or (d.stride(0) < n and m > 1):
             raise ValueError(f"d is {tuple(d.shape)} with strides {d.stride()}: rows of [{m}, {n}],"
                              " each contiguous and in memory of its own, are needed")
@@ -351,7 +296,7 @@ def _gemm_at(key, a, a_scales, b, b_scales, bias, d, dtype, rotation, role, scal
     prepared = _prepared(
         ("gemm", index, dtype, n, *sizes.values(), rotation, ts34, role, contract, spread,
          None if bias is None else bias.dtype, "accumulate" in more), index, op="gemm", role=role,
-        n=n, **sizes, a_type="mxfp4", b_type="mxfp4", d_type=_name_of(dtype),
+        n=n, **sizes, a_type="mxfp4", b_type="mxfp4", d_type=name_of(dtype),
         a_layout="plain", b_layout="plain", rotation=rotation,
         scale_rule="ts34" if ts34 else "rceil", contract=contract, spread=spread,
         reproducibility=_REPRODUCIBILITY[0], **more)
@@ -425,23 +370,23 @@ _LIBRARY.define(
 
 
 def _weight_gemm_at(key, x, b, b_scales, bias, dtype, alpha):
-    m, k, ld, copied = _matrix(x, "x")
-    n, b_k = _check_operand(b, b_scales, "b")
+    m, k, ld, copied = matrix(x, "x")
+    n, b_k = check_operand(b, b_scales, "b")
     if k != b_k:
         raise ValueError(f"x has {k} columns, b K = {b_k}: the contracted axes must agree")
     if x.dtype not in (torch.bfloat16, torch.float16):
         raise TypeError(f"x holds {x.dtype}: bfloat16 or float16 is multiplied as it is")
     index = x.get_device()
-    _same_device(index, b=b, b_scales=b_scales, bias=bias)
+    check_device(index, b=b, b_scales=b_scales, bias=bias)
     more = {}
     if bias is not None:
         if tuple(bias.shape) != (n,):
             raise ValueError(f"bias is {tuple(bias.shape)}: [{n}] is needed")
-        more = dict(bias="per_column", c_type=_type(bias, "bias"))
+        more = dict(bias="per_column", c_type=type_of(bias, "bias"))
     prepared = _prepared(
         ("weight_gemm", index, x.dtype, dtype, n, k, _range(m), bias is None or bias.dtype), index,
-        op="gemm", role="fprop", m=_range(m), n=n, k=k, a_type=_type(x, "x"), b_type="mxfp4",
-        d_type=_name_of(dtype), b_layout="plain", reproducibility=_REPRODUCIBILITY[0], **more)
+        op="gemm", role="fprop", m=_range(m), n=n, k=k, a_type=type_of(x, "x"), b_type="mxfp4",
+        d_type=name_of(dtype), b_layout="plain", reproducibility=_REPRODUCIBILITY[0], **more)
     return _CALLS.add(key, _calls.Call(prepared, ((m, n), (n, 1), dtype), copied,
                                        **{"m": m, "n": n, "k": k, "a.ld": ld, "alpha": alpha}))
 
@@ -503,16 +448,16 @@ _LIBRARY.define(
 
 def _hadamard_gemm_at(key, a, b, rotation, rounding, scale_rule, signs, dtype, contract, spread,
                       alpha):
-    (m, k, a_ld, a_copied), (n, b_k, b_ld, b_copied) = _matrix(a, "a"), _matrix(b, "b")
+    (m, k, a_ld, a_copied), (n, b_k, b_ld, b_copied) = matrix(a, "a"), matrix(b, "b")
     if b_k != k:
         raise ValueError(f"a is {tuple(a.shape)}, b {tuple(b.shape)}: their columns must agree")
     index = a.get_device()
-    _same_device(index, b=b)
+    check_device(index, b=b)
     prepared = _prepared(
         ("hadamard_gemm", index, a.dtype, b.dtype, dtype, n, k, _range(m), rotation, rounding,
          scale_rule, signs, contract, spread), index, _calls.sign_words(signs),
-        op="hadamard_gemm", role="fprop", m=_range(m), n=n, k=k, a_type=_type(a, "a"),
-        b_type=_type(b, "b"), d_type=_name_of(dtype), rotation=rotation,
+        op="hadamard_gemm", role="fprop", m=_range(m), n=n, k=k, a_type=type_of(a, "a"),
+        b_type=type_of(b, "b"), d_type=name_of(dtype), rotation=rotation,
         signs=signs.partition(":")[0], scale_rule=scale_rule, a_rounding=rounding,
         b_rounding=rounding, contract=contract, spread=spread,
         reproducibility=_REPRODUCIBILITY[0])

@@ -89,9 +89,9 @@ class Weights(unittest.TestCase):
             x = draw(40, 64, seed=5).requires_grad_()
             counts = []
             for _ in range(2):
-                before = common.LinearTest.runs(self)
+                before = common.runs()
                 self.outcome(layers, x)
-                counts.append(common.LinearTest.runs(self) - before)
+                counts.append(common.runs() - before)
             self.assertEqual(counts[0] - counts[1], more)
 
     def test_a_shard_that_is_set_later_takes_effect(self):
